@@ -36,8 +36,7 @@ from bus.spark.file_swaps import (
 )
 from bus.spark.jobs import StorageLevel, Window, sql
 from bus.spark.log_files import PartitionFiles, load_files, read_rows
-from bus.storage_delta.files.live_file import LiveFile
-from bus.storage_delta.files.tombstone_ages import ages_of, end_of_old
+from bus.storage_delta.files.live_file import LiveFile, ages_of, end_of_old
 from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:

@@ -36,13 +36,13 @@ from bus.storage_delta.leadership import Leadership
 from bus.storage_delta.log.actions import encode_append, encode_protocol
 from bus.storage_delta.log.listing import LOG_FOLDER
 from bus.storage_delta.log.recovery import (
+    commit_again,
     make_writable,
     recover,
     remove_leftovers,
     remove_old_leftovers,
     set_torn_aside,
 )
-from bus.storage_delta.log.replaced_versions import commit_again
 from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.log.table_metadata import bring_up_to_date
 from bus.storage_delta.log.table_protocol import is_managed, protocol_of

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from bus.storage_delta.files import proved_parquet, trials
 from bus.storage_delta.files.proved_parquet import BytesSource, Source
 from bus.storage_delta.files.trial import FOOTER, Trial, answer
-from bus.storage_delta.log import actions, commit, reading, replaced_versions, writer
+from bus.storage_delta.log import actions, commit, reading, recovery, writer
 
 _FILES_MAX = 4_000
 
@@ -96,7 +96,7 @@ def remembered() -> Iterator[None]:
         patches.enter_context(mock.patch.object(proved_parquet, "_open_whole", open_once))
         patches.enter_context(mock.patch.object(proved_parquet, "with_plain_types", _plain))
         patches.enter_context(mock.patch.object(trials, "_Child", _OwnChild))
-        for module in (commit, reading, replaced_versions, writer):
+        for module in (commit, reading, recovery, writer):
             patches.enter_context(mock.patch.object(module, "decode_commit", decode_once))
         try:
             yield

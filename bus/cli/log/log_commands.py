@@ -25,7 +25,7 @@ from bus.errors import count_of
 
 if TYPE_CHECKING:
     from bus.model import TopicPartition
-    from bus.storage_delta.repair.report import RepairReport, RepairStep
+    from bus.storage_delta.repair.plan import RepairReport, RepairStep
     from bus.storage_delta.stores.store import ObjectStore
     from bus.storage_delta.verify.verification import Report
 
@@ -106,7 +106,7 @@ def repair(
 
 
 def _write_report(store: ObjectStore, report: RepairReport) -> str:
-    from bus.storage_delta.repair.report import Quarantine
+    from bus.storage_delta.repair.plan import Quarantine
 
     key = Quarantine(store, report.partition).write(f"repair-{time.time_ns() // 1_000_000}.jsonl", report.to_lines())
     return f"{store.url}/{key}"

@@ -288,7 +288,7 @@ def _dump_file(
     to_offset: int | None,
     print_data: bool,
 ) -> None:
-    from bus.storage_delta.files.inspection import read_records
+    from bus.storage_delta.files.trials import read_records
 
     echo(f"Dumping {path}")
     if file is not None:

@@ -3,7 +3,8 @@
 Guards one promise: a file without checksums (of an earlier bus, of another engine, a checkpoint) reaches Arrow in this
 process only after every page of it was decoded in another one, and then by the checksums of the very bytes that were
 decoded there. One such process serves all threads; it is started when it is needed, ends when it is idle, and one that
-a file ended is replaced.
+a file ended is replaced. `open_data_file` and `read_records` open files so to look at what is in them, and change
+nothing.
 """
 
 from __future__ import annotations
@@ -24,20 +25,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 
-from bus.errors import StorageFault, reduce_error
+from bus.errors import StorageDamaged, StorageFault, first_line, reduce_error
 from bus.storage_delta.files.proved_parquet import (
     BytesSource,
     FileSums,
     ProvedFile,
     Source,
+    StoreFile,
     decode_footer,
+    decode_sums,
+    has_sums,
     open_piece,
     open_proved,
     sum_of,
 )
 from bus.storage_delta.files.trial import COLUMN, COLUMN_HEAD, FOOTER, HEAD, PIECE
+from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 
 _ANSWER_S = 300.0  # a row group takes a second at most
 _PROVED_MAX = 4096
@@ -293,3 +299,42 @@ class _Child:
 
 TRIALS = Trials()
 atexit.register(TRIALS.close)
+
+
+class UnreadableFile(ValueError):
+    """The file is no Parquet file that can be decoded."""
+
+
+def open_data_file(store: ObjectStore, folder: str, path: str, sums: str | None = None) -> ProvedFile:
+    """Open it by the checksums of its entry in the log, if it has these bytes; else every page of it is decoded once,
+    where a crash costs nothing. Raises `UnreadableFile`, `StorageFault`."""
+    key = f"{folder}/{path}"
+    try:
+        source = StoreFile(store, key, store.size(key))
+        recorded = None if sums is None else decode_sums(sums)
+        return open_proved(
+            source, recorded if recorded is not None and has_sums(source, recorded) else TRIALS.sums_of(source)
+        )
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UnreadableFile(f"expected a Parquet file, found: {first_line(error)}") from None
+
+
+def read_records(
+    store: ObjectStore, folder: str, path: str, *, from_offset: int = 0, to_offset: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The records of a data file with offsets from `from_offset` up to, but not including, `to_offset`; all columns.
+
+    Raises `StorageDamaged` for a file that cannot be read.
+    """
+    try:
+        file = open_data_file(store, folder, path)
+        for group in range(file.num_row_groups):
+            for batch in file.read_row_group(group).to_batches():
+                offsets = batch.column(batch.schema.get_field_index("offset")).to_numpy()
+                wanted = offsets >= from_offset
+                if to_offset is not None:
+                    wanted &= offsets < to_offset
+                if np.any(wanted):
+                    yield batch.filter(pa.array(wanted))
+    except (UnreadableFile, KeyNotFound, pa.ArrowException, OSError, ValueError) as error:
+        raise StorageDamaged(f"{folder}/{path}: {first_line(error)}") from None

@@ -17,7 +17,7 @@ from bus.ports import Clock, CommitOutcome, Committed, Conflicted, Unknown
 from bus.storage_delta.log.actions import Commit, MalformedCommit, Signature, decode_commit
 from bus.storage_delta.log.commit import commit_version, is_rival
 from bus.storage_delta.log.listing import BOUNDARY, LOG_FOLDER, read_boundary, version_name
-from bus.storage_delta.log.replaced_versions import report_replaced
+from bus.storage_delta.log.recovery import report_replaced
 from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.stores.store import KeyNotFound, KeyReplaced, ObjectStore, Written
 

@@ -26,16 +26,21 @@ from bus.ports import (
     no_pace,
 )
 from bus.storage_delta.files.data_reader import DataReader
-from bus.storage_delta.files.live_file import LiveFile
-from bus.storage_delta.files.tombstone_ages import ages_of, thin
+from bus.storage_delta.files.live_file import LiveFile, ages_of, thin
 from bus.storage_delta.leadership import Leadership
 from bus.storage_delta.log.actions import encode_swap
 from bus.storage_delta.log.writer import FilesUnderWay, LogWriter
 from bus.storage_delta.maintenance.cleanup import Cleanup
 from bus.storage_delta.maintenance.key_compaction import KeyCompaction
-from bus.storage_delta.maintenance.rewritten_file import FileRewriter, Rewriting, is_from
+from bus.storage_delta.maintenance.rewritten_file import (
+    FileRewriter,
+    PreparedSwap,
+    Rewriting,
+    is_from,
+    prepared_swap,
+    since_reload,
+)
 from bus.storage_delta.maintenance.swap_checks import check_swap
-from bus.storage_delta.maintenance.swaps import PreparedSwap, prepared_swap, since_reload
 from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.stores.store import ObjectStore
 

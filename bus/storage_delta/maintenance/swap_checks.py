@@ -22,12 +22,11 @@ from bus.errors import ErrorCode, Refused, StorageDamaged, count_of
 from bus.ports import SwapKind
 from bus.records.log_schema import nullable_type
 from bus.storage_delta.files.data_reader import DataReader
-from bus.storage_delta.files.live_file import LiveFile
+from bus.storage_delta.files.live_file import LiveFile, ages_of, thin_by_ratio
 from bus.storage_delta.files.proved_parquet import ProvedFile, encode_sums
 from bus.storage_delta.files.row_statistics import COLUMNS as STATISTICS_COLUMNS
 from bus.storage_delta.files.row_statistics import RowStatistics
-from bus.storage_delta.files.tombstone_ages import ages_of, thin_by_ratio
-from bus.storage_delta.maintenance.swaps import PreparedSwap, level_above, prepared_swap, with_history
+from bus.storage_delta.maintenance.rewritten_file import PreparedSwap, level_above, prepared_swap, with_history
 from bus.storage_delta.partition_reader import TableView
 from bus.storage_delta.stores.store import KeyNotFound
 

@@ -18,12 +18,12 @@ from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.ports import Committed
 from bus.records.log_schema import CLUSTER_METADATA_VALUE_TYPE
 from bus.storage_delta.files.data_reader import ReadCache
-from bus.storage_delta.files.inspection import read_records
+from bus.storage_delta.files.trials import read_records
 from bus.storage_delta.log.listing import TOPICS_FOLDER, list_log, list_partitions, partition_folder
 from bus.storage_delta.log.reading import load_state
 from bus.storage_delta.log.table_metadata import add_new_fields
 from bus.storage_delta.log.txns import LOG_START_APP, decode_producers
-from bus.storage_delta.repair.report import Quarantine, Steps
+from bus.storage_delta.repair.plan import Quarantine, Steps
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.typed_log import DeltaTypedLog

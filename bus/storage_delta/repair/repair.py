@@ -50,8 +50,7 @@ from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.repair.files import Action, FoundFile, encode_checkpoint, encode_repair
 from bus.storage_delta.repair.history import BeyondRepair, History, HistoryReader, Trouble
 from bus.storage_delta.repair.metadata_mending import METADATA, mend_metadata
-from bus.storage_delta.repair.plan import Planner, RepairPlan
-from bus.storage_delta.repair.report import Quarantine, RepairReport, RepairStep, Steps
+from bus.storage_delta.repair.plan import Planner, Quarantine, RepairPlan, RepairReport, RepairStep, Steps
 from bus.storage_delta.stores.rehearsal import RehearsalStore
 from bus.storage_delta.stores.store import KeyExists, KeyNotFound, ObjectStore
 from bus.storage_delta.verify.log_verification import Breach

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from bus.errors import count_of, first_line
 from bus.model import TimestampType
 from bus.records.log_schema import STATS_COLUMNS, TIMESTAMP_TYPE, delta_schema_string
-from bus.storage_delta.files.inspection import UnreadableFile, open_data_file
 from bus.storage_delta.files.proved_parquet import ProvedFile
+from bus.storage_delta.files.trials import UnreadableFile, open_data_file
 from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.verify.producer_verification import PRODUCER_COLUMNS
 from bus.storage_delta.verify.replay import AddedFile, parse_schema

@@ -19,6 +19,7 @@ from bus.errors import count_of
 from bus.model import TopicPartition
 from bus.records.log_schema import INTERNAL_VALUE_TYPES, LOG_SCHEMA, delta_schema_string
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
+from bus.storage_delta.verify.producer_verification import TAKEN_BACK, TransactionCheck
 from bus.storage_delta.verify.replay import (
     COMPACTED_APP,
     HIGH_WATERMARK_APP,
@@ -42,7 +43,6 @@ from bus.storage_delta.verify.replay import (
     parse_schema,
     version_file,
 )
-from bus.storage_delta.verify.transaction_verification import TAKEN_BACK, TransactionCheck
 
 Finding = tuple[str, str, str]  # promise, expected, found
 _APART = "changes of data and rewritings are apart"

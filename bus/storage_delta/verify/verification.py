@@ -2,9 +2,8 @@
 
 The log is judged by log_verification.py; then what is live has to be dense from the log start to the high watermark,
 each data file to be what its entry says (data_file_verification.py), the records of each idempotent producer to follow
-each other (producer_verification.py), and transactions to be whole (transaction_verification.py). Shares no code with
-the path that commits and opens, and may run beside a broker: it takes no lock and judges the versions that were there
-when it began.
+each other, and transactions to be whole (producer_verification.py). Shares no code with the path that commits and
+opens, and may run beside a broker: it takes no lock and judges the versions that were there when it began.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from bus.cluster_metadata.cluster_records import replay_cluster
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.errors import StorageDamaged, count_of, first_line
 from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
-from bus.storage_delta.files.inspection import UnreadableFile, open_data_file
+from bus.storage_delta.files.trials import UnreadableFile, open_data_file
 from bus.storage_delta.stores.store import KeyNotFound, ObjectStore
 from bus.storage_delta.verify.data_file_verification import check_data_file
 from bus.storage_delta.verify.log_verification import Breach, LogCheck, LogMoved, check_start

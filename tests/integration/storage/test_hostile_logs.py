@@ -16,8 +16,8 @@ from bus.storage_delta.log.listing import LAST_CHECKPOINT, partition_folder
 from bus.storage_delta.log.reading import load_state
 from bus.storage_delta.log.summary import describe_partition, load_entries, read_history
 from bus.storage_delta.partition_reader import FollowingReader
+from bus.storage_delta.repair.plan import RepairReport
 from bus.storage_delta.repair.repair import repair_partition
-from bus.storage_delta.repair.report import RepairReport
 from bus.storage_delta.stores.local import LocalStore
 from bus.tables.snapshots import open_snapshot
 from bus.tables.system_views import read_view

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bus.storage_delta.repair.plan import RepairReport
 from bus.storage_delta.repair.repair import repair_partition
-from bus.storage_delta.repair.report import RepairReport
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.memory import MemoryStore
 from tests.integration.storage.test_single_damages import Reopened, repair, verify

@@ -9,8 +9,8 @@ import pytest
 
 from bus.errors import StorageDamaged
 from bus.storage_delta.files import data_files
+from bus.storage_delta.repair.plan import RepairReport
 from bus.storage_delta.repair.repair import repair_partition
-from bus.storage_delta.repair.report import RepairReport
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.verify.verification import Report, verify_partition

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.storage_delta.files.live_file import LiveFile
-from bus.storage_delta.files.tombstone_ages import (
+from bus.storage_delta.files.live_file import (
+    LiveFile,
     ages_of,
     check_ages,
     decode_ages,

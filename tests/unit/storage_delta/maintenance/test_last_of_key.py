@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.storage_delta.maintenance.last_of_key import RowBits, find_last_of_keys
+from bus.storage_delta.maintenance.key_compaction import RowBits, find_last_of_keys
 
 Keys = Sequence[bytes | None]
 
