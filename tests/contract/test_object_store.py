@@ -14,9 +14,9 @@ import pytest
 from bus.errors import StorageFault
 from bus.ports import MaintenanceStopped
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.rehearsal import RehearsalStore
 from bus.storage_delta.stores.store import KeyExists, KeyLocked, KeyNotFound, ObjectStore
+from tests.support.memory_store import MemoryStore
 
 
 @pytest.fixture(params=["local", "memory", "rehearsal"])

@@ -14,8 +14,8 @@ from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, RecordBatch, Ti
 from bus.model import sequence_after as after
 from bus.ports import Committed, PartitionTable, ProducerProgress
 from bus.storage_delta.root import open_storage_on
-from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.fake_table import FakeTable
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import led
 
 LAST = SEQUENCE_MODULUS - 1

@@ -13,10 +13,10 @@ from bus.ports import AppliedTransaction, Committed, ProducerProgress, Transacti
 from bus.storage_delta import known_writers
 from bus.storage_delta.log.listing import LOG_FOLDER, version_name
 from bus.storage_delta.root import DeltaStorage, open_storage, open_storage_on
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import NOW_MS, led, log_batch
 from tests.support.transactions import PRODUCER, abort_transaction, apply_transaction
 

@@ -9,8 +9,8 @@ import pytest
 from bus.model import LogBatch, TopicPartition
 from bus.ports import Committed, Conflicted, PartitionTable
 from bus.storage_delta.root import open_storage_on
-from bus.storage_delta.stores.memory import MemoryStore
 from tests.support import fake_table, stores
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import led
 
 

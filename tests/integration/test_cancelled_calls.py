@@ -33,9 +33,9 @@ from bus.runtime.partitions.partition import Partition
 from bus.settings.broker import BrokerConfig
 from bus.storage_delta.root import DeltaStorage
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.cancelled_calls import QuietBroker, cancel_at, run_on_broker
 from tests.support.cluster_states import partitions_led_by
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import led
 
 Call = Callable[[QuietBroker, int], Coroutine[Any, Any, Any]]

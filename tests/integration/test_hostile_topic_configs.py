@@ -13,9 +13,9 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import TopicPartition
 from bus.records.arrow_batches import encode_arrow
 from bus.settings.topic import TOPIC_CONFIGS
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.verify.verification import verify_partition
 from tests.support.cancelled_calls import QuietBroker
+from tests.support.memory_store import MemoryStore
 
 VALUES = (
     *("", " ", "0", "1", "-1", "-2", " 5 ", "1_000", "0x10", "٣", "1e3", "0.5", "-0.0", "1e309", "nan", "-inf"),

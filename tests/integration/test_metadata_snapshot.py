@@ -25,12 +25,12 @@ from bus.settings.broker import BrokerConfig
 from bus.storage_delta.maintenance.cleanup import Cleanup
 from bus.storage_delta.root import open_reader
 from bus.storage_delta.stores.local import FileSystem, LocalStore
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.typed_log import replay_values
 from bus.storage_delta.verify.verification import verify_root
 from tests.support.cancelled_calls import QuietBroker
+from tests.support.memory_store import MemoryStore
 
 HOUR_MS = 3_600_000
 BEFORE_PRODUCER_IDS = Path(__file__).parents[1] / "golden" / "root_before_producer_ids"

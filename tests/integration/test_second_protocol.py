@@ -21,9 +21,9 @@ from bus.model import TopicPartition
 from bus.security.acls import AclBinding, AclOperation, AclResourceType
 from bus.security.audit_trail import AuditEvent
 from bus.settings.broker import BrokerConfig
-from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.acls import allow
 from tests.support.cancelled_calls import QuietBroker
+from tests.support.memory_store import MemoryStore
 
 AnswerT = TypeVar("AnswerT")
 Row = tuple[str, str, str, str]

@@ -16,9 +16,9 @@ from bus.errors import NotController
 from bus.model import TopicPartition
 from bus.storage_delta.root import open_storage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.broker_thread import running_broker
 from tests.support.cancelled_calls import QuietBroker, run_on_broker
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import NOW_MS, ScriptedStore, led, log_batch
 
 

@@ -21,9 +21,9 @@ from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.log.txns import HIGH_WATERMARK_APP, LEADER_EPOCH_APP, encode_txn
 from bus.storage_delta.partition_reader import FollowingReader, TableView
 from bus.storage_delta.root import open_storage_on
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import NOW_MS, log_batch
 
 PARTITION = TopicPartition("orders", 0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bus.errors import StorageFault
 from bus.storage_delta.staging import DeltaStagedTransactions, StagedCache
-from bus.storage_delta.stores.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 from tests.support.transactions import KEY, staged_batch
 
 SPANS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 6)), max_size=12)

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bus.errors import StorageFault, StorageFull
 from bus.runtime.tasks import LoopShare, LoopShares
-from bus.storage_delta.stores.memory import MemoryLock, MemoryStore
 from bus.storage_delta.stores.store import Data, KeyExists, Listing, OutcomeUnknown, Stamp, Written
 from tests.simulation.metadata_journal import version_of
+from tests.support.memory_store import MemoryLock, MemoryStore
 
 if TYPE_CHECKING:
     from tests.simulation.broker_world import BrokerLife, BrokerWorld

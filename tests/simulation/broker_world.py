@@ -44,7 +44,6 @@ from bus.runtime.partitions.fetches import Stopping
 from bus.settings.broker import BrokerConfig
 from bus.storage_delta.log import checkpoints
 from bus.storage_delta.root import open_storage_on
-from bus.storage_delta.stores.memory import MemoryLock
 from tests.simulation import world as base
 from tests.simulation.broker_faults import Crashed, Disk, Faults, FaultyStore, SimulatedPool, SimulatedShares
 from tests.simulation.broker_invariants import INVARIANTS, Invariant
@@ -52,6 +51,7 @@ from tests.simulation.broker_network import PeerTransport, Server
 from tests.simulation.cluster_invariants import CLUSTER_INVARIANTS, STALE_S_MAX, TableLeaders, folder_of
 from tests.simulation.memos import remembered
 from tests.simulation.metadata_journal import MetadataJournal, parse_version, version_of
+from tests.support.memory_store import MemoryLock
 
 if TYPE_CHECKING:
     from tests.simulation.broker_programs import Place, Program

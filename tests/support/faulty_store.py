@@ -6,8 +6,8 @@ from enum import Enum
 from typing import Any
 
 from bus.errors import StorageFault
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import OutcomeUnknown
+from tests.support.memory_store import MemoryStore
 
 CHANGES = {"create", "confirm", "write_unique", "write_parts", "put", "delete", "delete_folder", "sync"}
 

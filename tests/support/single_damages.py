@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from bus.storage_delta.stores.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 from tests.support.table_bench import FOLDER, TableBench
 
 LOG = f"{FOLDER}/_delta_log"

@@ -15,8 +15,8 @@ from bus.records.log_schema import TIMESTAMP_TYPE
 from bus.storage_delta.partition_reader import PartitionReader
 from bus.storage_delta.root import DeltaStorage, open_reader, open_storage_on
 from bus.storage_delta.stores.local import FileSystem
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import Data, ObjectStore
+from tests.support.memory_store import MemoryStore
 
 NOW_MS = 1_700_000_000_000
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from bus.model import LogBatch, TopicPartition
 from bus.ports import Committed, Pace, PreparedFiles, ProducerProgress, no_pace
 from bus.storage_delta.root import DeltaStorage, open_storage_on
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import led, log_batch
 
 NAME = TopicPartition("prices", 0)

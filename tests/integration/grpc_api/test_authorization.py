@@ -15,8 +15,8 @@ from bus.grpc_api.server.servicers import forwarded_handlers
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.runtime.logs import principal
 from bus.settings.broker import BrokerConfig
-from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.cancelled_calls import QuietBroker, ReadContext
+from tests.support.memory_store import MemoryStore
 
 ACLS = BrokerConfig(authorizer_class_name="acl", super_users="User:root")
 

@@ -16,8 +16,8 @@ from bus.grpc_api.v1 import bus_pb2_grpc
 from bus.records.arrow_batches import encode_arrow
 from bus.settings.broker import BrokerConfig
 from bus.storage_delta.root import open_storage_on
-from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.broker_thread import running_broker
+from tests.support.memory_store import MemoryStore
 
 BATCH = encode_arrow(pa.RecordBatch.from_arrays([pa.array([b"x" * 5_000])], names=["value"]))
 

@@ -12,8 +12,8 @@ from bus.cluster_metadata.cluster_state import LEVEL_MAX, LEVEL_MIN
 from bus.grpc_api.contract import CONTRACT_DIGEST, CONTRACT_VERSION
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.model import BrokerEndpoint
-from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.cancelled_calls import QuietBroker, run_on_broker
+from tests.support.memory_store import MemoryStore
 
 
 def on_cluster(do: Callable[[QuietBroker], Awaitable[None]]) -> None:

@@ -16,8 +16,8 @@ from bus.grpc_api.server.records.produce_decoding import parse_call
 from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.records.arrow_batches import encode_arrow
 from bus.settings.broker import BrokerConfig
-from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.cancelled_calls import QuietBroker, QuietContext
+from tests.support.memory_store import MemoryStore
 
 KIB = 1024
 CONFIG = BrokerConfig(queued_max_request_bytes=4 * KIB * KIB)

@@ -16,9 +16,9 @@ from bus.storage_delta.log.actions import decode_commit
 from bus.storage_delta.log.listing import partition_folder, version_name
 from bus.storage_delta.root import DeltaStorage, open_storage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import KeyExists, KeyNotFound, OutcomeUnknown
 from bus.storage_delta.table import DeltaPartitionTable
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import NOW_MS, FailingFileSystem, ScriptedStore, led, log_batch
 
 PARTITION = TopicPartition("orders", 0)

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 
 from bus.records.log_schema import LOG_SCHEMA, delta_schema_string
 from bus.storage_delta.files.proved_parquet import FileSums, encode_sums
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.verify.data_file_verification import check_data_file
 from bus.storage_delta.verify.replay import AddedFile
+from tests.support.memory_store import MemoryStore
 
 SECOND = 1_767_225_600  # 2026-01-01T00:00:00Z
 MS = SECOND * 1000

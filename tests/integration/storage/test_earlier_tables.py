@@ -8,8 +8,8 @@ from bus.model import CONSUMER_OFFSETS_TOPIC, LogBatch, TimestampType, TopicPart
 from bus.ports import Committed, KeyedRow
 from bus.storage_delta.log.listing import version_name
 from bus.storage_delta.root import open_storage_on
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.verify.verification import verify_partition
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import NOW_MS, led
 from tests.support.version_files import without_sum
 

@@ -12,10 +12,10 @@ from bus.model import TopicPartition
 from bus.ports import CommitOutcome, Committed, Conflicted, PreparedFiles, Unknown
 from bus.storage_delta.log.listing import LOG_FOLDER, partition_folder
 from bus.storage_delta.root import open_storage_on
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import Entry
 from bus.storage_delta.verify.verification import verify_partition
 from tests.support.faulty_store import CHANGES, Crashed, Fault, FaultyStore
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import NOW_MS, led, log_batch
 
 PARTITION = TopicPartition("orders", 0)

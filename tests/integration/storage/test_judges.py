@@ -20,9 +20,9 @@ from bus.storage_delta.log import checkpoints
 from bus.storage_delta.log.listing import checkpoint_name, partition_folder, version_name
 from bus.storage_delta.root import open_storage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import NOW_MS, FailingFileSystem, ScriptedStore, led, log_batch
 
 PARTITION = TopicPartition("orders", 0)

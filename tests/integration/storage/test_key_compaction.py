@@ -22,9 +22,9 @@ from bus.storage_delta.log.writer import FilesUnderWay
 from bus.storage_delta.maintenance import key_compaction
 from bus.storage_delta.maintenance.key_compaction import KeyCompaction
 from bus.storage_delta.root import open_storage_on
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import Data, ObjectStore, OutcomeUnknown
 from bus.storage_delta.table import DeltaPartitionTable
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import ScriptedStore, led, log_batch
 from tests.support.table_bench import DAY_MS, FOLDER, NAME, Row, TableBench
 from tests.support.version_files import without_sum

@@ -17,7 +17,7 @@ from bus.model import SEQUENCE_MODULUS, LogBatch, ProducerStamp, TimestampType, 
 from bus.ports import Committed
 from bus.records.arrow_batches import complete_columns
 from bus.storage_delta.root import DeltaStorage, open_storage, open_storage_on
-from bus.storage_delta.stores.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import NOW_MS, led, log_batch
 
 PARTITION = TopicPartition("orders", 0)

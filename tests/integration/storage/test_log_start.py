@@ -18,10 +18,10 @@ from bus.ports import Committed, Conflicted, FoundOffset, ProducerProgress, Unkn
 from bus.storage_delta.log.listing import version_name
 from bus.storage_delta.root import DeltaStorage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import OutcomeUnknown
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import NOW_MS, ScriptedStore, led, log_batch, open_partition_readonly
 
 NAME = TopicPartition("orders", 0)

@@ -14,9 +14,9 @@ from bus.model import TopicPartition
 from bus.ports import Committed
 from bus.storage_delta.log.listing import checkpoint_name, version_name
 from bus.storage_delta.root import open_storage_on
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import NOW_MS, led, log_batch
 
 NAME = TopicPartition("orders", 0)

@@ -21,9 +21,9 @@ from bus.records.arrow_batches import check_records, complete_columns, sequences
 from bus.storage_delta.log.listing import partition_folder
 from bus.storage_delta.root import DeltaStorage, open_storage, open_storage_on
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import NOW_MS, ScriptedStore, led
 from tests.support.version_files import without_sum
 

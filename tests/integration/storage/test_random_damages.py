@@ -16,9 +16,9 @@ import pytest
 from bus.storage_delta.repair.plan import RepairReport
 from bus.storage_delta.repair.repair import repair_partition
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.stores.memory import MemoryStore
 from tests.integration.storage.test_single_damages import Reopened, repair, verify
 from tests.support.log_root import COUNT, PARTITION, TOPIC_ID, LogRoot
+from tests.support.memory_store import MemoryStore
 from tests.support.seeds import seeds
 from tests.support.single_damages import LOG, SHAPES, files_of, healthy, store_of
 from tests.support.stores import NOW_MS

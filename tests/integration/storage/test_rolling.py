@@ -27,7 +27,7 @@ from bus.storage_delta.log.writer import FilesUnderWay
 from bus.storage_delta.maintenance.rewrites import Rolling
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.stores.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import FailingFileSystem, ScriptedStore, led, log_batch
 from tests.support.table_bench import DAY_MS, FOLDER, TableBench
 

@@ -29,9 +29,9 @@ from bus.storage_delta.root import (
     open_storage_on,
 )
 from bus.storage_delta.stores.local import FileSystem, LocalStore, find_mount
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import KeyLocked, KeyNotFound, temporary_name
 from bus.storage_delta.typed_log import replay_values
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import (
     NOW_MS,
     FailingFileSystem,

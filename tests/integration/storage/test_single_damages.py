@@ -12,8 +12,8 @@ from bus.storage_delta.files import data_files
 from bus.storage_delta.repair.plan import RepairReport
 from bus.storage_delta.repair.repair import repair_partition
 from bus.storage_delta.root import open_storage_on
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.verify.verification import Report, verify_partition
+from tests.support.memory_store import MemoryStore
 from tests.support.single_damages import LOG, SHAPES, Damage, files_of, healthy, single_damages, store_of
 from tests.support.stores import led
 from tests.support.table_bench import FOLDER, NAME, Row, TableBench

@@ -25,8 +25,8 @@ from bus.storage_delta.log.txns import decode_proofs
 from bus.storage_delta.partition_reader import FollowingReader
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.log_root import PARTITION, TOPIC_ID, LogRoot
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import NOW_MS, ScriptedStore, led
 from tests.support.transactions import KEY, abort_transaction, apply_transaction, staged_batch
 

@@ -11,8 +11,8 @@ from bus.errors import StorageFault
 from bus.model import RecordBatch
 from bus.storage_delta import staging
 from bus.storage_delta.staging import DeltaStagedTransactions, StagedCache
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import Listing
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import NOW_MS
 from tests.support.transactions import KEY, staged_batch
 

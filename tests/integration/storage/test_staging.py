@@ -18,8 +18,8 @@ from bus.records.arrow_batches import check_records
 from bus.records.log_schema import HEADERS_TYPE, TIMESTAMP_TYPE
 from bus.storage_delta.staging import DeltaStagedTransactions, StagedCache
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import ObjectStore, OutcomeUnknown
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import NOW_MS, FailingFileSystem, ScriptedStore
 from tests.support.transactions import KEY, staged_batch
 

@@ -16,7 +16,7 @@ from bus.errors import ErrorCode, Refused, StorageDamaged
 from bus.ports import Committed, Conflicted, PreparedFiles, SwapKind
 from bus.records.log_schema import LOG_SCHEMA
 from bus.storage_delta.files.data_files import ROW_GROUP_BYTES
-from bus.storage_delta.stores.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import ScriptedStore
 from tests.support.table_bench import DAY_MS, FOLDER, TableBench
 

@@ -16,12 +16,12 @@ from bus.model import RecordBatch, TopicPartition
 from bus.ports import AppliedTransaction, CommitOutcome, Committed, StagingKey
 from bus.storage_delta.root import open_storage_on
 from bus.storage_delta.stores.local import LocalStore
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import ObjectStore
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
 from tests.support.faulty_store import CHANGES, Crashed, Fault, FaultyStore
 from tests.support.killed_jobs import NAME, TOPIC_ID, QuickFileSystem, Run, job_runner, open_table, transact
+from tests.support.memory_store import MemoryStore
 from tests.support.power_failure import RememberingFileSystem
 from tests.support.stores import NOW_MS, led
 from tests.support.transactions import KEY, PRODUCER, apply_staged, staged_batch

@@ -15,11 +15,11 @@ from bus.runtime.partitions.partition_queue import Appended
 from bus.storage_delta.log.listing import list_log, partition_folder, raise_boundary, read_boundary
 from bus.storage_delta.repair.repair import repair_partition
 from bus.storage_delta.root import open_storage_on
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import KeyExists, KeyReplaced
 from bus.storage_delta.table import DeltaPartitionTable
 from bus.storage_delta.verify.verification import verify_partition
 from tests.support.fake_table import ManualClock
+from tests.support.memory_store import MemoryStore
 from tests.support.partition_bench import Bench, code, send, with_partition
 from tests.support.stores import NOW_MS, ScriptedStore, led, log_batch
 

@@ -15,8 +15,8 @@ from bus.runtime.tasks import TaskScope
 from bus.runtime.user_directory import CHANGE_SECONDS_MAX, UserDirectory, UserLedger
 from bus.security.users import SetScram
 from bus.storage_delta.root import open_storage_on
-from bus.storage_delta.stores.memory import MemoryStore
 from tests.support.fake_table import ManualClock
+from tests.support.memory_store import MemoryStore
 
 ALICE = SetScram("alice", "SCRAM-SHA-256", 4096, b"12345678", b"p" * 32)
 

@@ -17,8 +17,8 @@ from bus.security.users import DeleteScram, SetScram
 from bus.storage_delta.maintenance.cleanup import Cleanup
 from bus.storage_delta.root import open_storage, open_storage_on
 from bus.storage_delta.stores.local import FileSystem, LocalStore
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.store import ObjectStore
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import FailingFileSystem
 
 SHA_256 = "SCRAM-SHA-256"

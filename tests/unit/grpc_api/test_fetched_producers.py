@@ -16,7 +16,7 @@ from bus.records.arrow_batches import decode_arrow
 from bus.records.log_schema import LOG_COLUMNS, LOG_SCHEMA
 from bus.storage_delta.files.data_files import encode_data_file
 from bus.storage_delta.files.data_reader import DataReader, ReadCache
-from bus.storage_delta.stores.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import log_batch
 
 LAST = SEQUENCE_MODULUS - 1

@@ -26,7 +26,7 @@ from bus.storage_delta.files.data_files import (
     slice_batch,
 )
 from bus.storage_delta.files.data_reader import DataReader, ReadCache
-from bus.storage_delta.stores.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 from tests.support.stores import NOW_MS, ScriptedStore, log_batch
 
 

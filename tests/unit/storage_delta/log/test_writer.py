@@ -5,7 +5,7 @@ from __future__ import annotations
 from bus.model import TopicPartition
 from bus.ports import Committed
 from bus.storage_delta.root import open_storage_on
-from bus.storage_delta.stores.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 P0 = TopicPartition("orders", 0)
 

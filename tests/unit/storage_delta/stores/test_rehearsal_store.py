@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bus.storage_delta.stores.memory import MemoryStore
 from bus.storage_delta.stores.rehearsal import RehearsalStore
 from bus.storage_delta.stores.store import KeyExists, KeyNotFound
+from tests.support.memory_store import MemoryStore
 
 
 @pytest.fixture

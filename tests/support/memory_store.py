@@ -1,4 +1,4 @@
-"""An object store in memory: for tests, and for a bus that is to forget everything.
+"""An object store in memory, for tests.
 
 Keeps the promises of `ObjectStore` as far as memory can: atomic, put-if-absent, locks in this process. Durable is what
 is in the dictionary.
