@@ -23,8 +23,7 @@ from bus.errors import ErrorCode, Refused
 from bus.model import BrokerEndpoint, TopicPartition
 from bus.runtime.cluster import Cluster
 from bus.runtime.coordinators.group_coordinator import GroupCoordinator
-from bus.runtime.tasks import LoopShare, LoopShares
-from bus.runtime.tasks import answered
+from bus.runtime.tasks import LoopShare, LoopShares, answered
 from bus.security.acls import AclOperation, AclResource, AclResourceType
 
 MemberCommand = rq.JoinGroup | rq.SyncGroup | rq.LeaveGroup

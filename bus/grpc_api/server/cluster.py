@@ -43,9 +43,8 @@ from bus.grpc_api.v1 import bus_pb2 as pb
 from bus.grpc_api.value_messages import ACL, CLUSTER, OPERATIONS, UnknownWord, decode_partitions
 from bus.model import PLAINTEXT, BrokerEndpoint, TopicPartition
 from bus.runtime.logs import request_id
-from bus.runtime.tasks import LoopShares
 from bus.runtime.metadata.controller import ControllerWatch
-from bus.runtime.tasks import time_limit
+from bus.runtime.tasks import LoopShares, time_limit
 from bus.security.acls import CLUSTER as THE_CLUSTER
 
 Handle = Callable[[Access, Any], Awaitable[Any]]
