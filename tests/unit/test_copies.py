@@ -24,6 +24,7 @@ from bus.client.values import ConsumerRecord
 from bus.errors import BusError, ErrorCode
 from bus.grpc_api.server.records.produce_decoding import TooManyItems
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
+from bus.grpc_api.value_messages import UnknownWord
 from bus.model import TimestampType, TopicPartition
 from bus.ports import Conflicted, FenceLost
 from bus.processing.transactional_output import OutputRefused
@@ -46,6 +47,7 @@ ARGUMENTS: dict[type[BaseException], tuple[Any, ...]] = {
     UnreadableRequest: (Unreadable(grpc.StatusCode.INVALID_ARGUMENT, "found x"),),
     WrongSetting: ("linger.ms", "a number", "'x'"),
     DocumentFault: ("found 503", 503, b"later"),
+    UnknownWord: ("found x",),
     trials._Ended: (None,),
 }
 COPIES: list[Callable[[Any], Any]] = [
