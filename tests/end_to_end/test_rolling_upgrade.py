@@ -152,7 +152,9 @@ def test_a_cluster_of_the_version_before_is_upgraded_broker_by_broker_while_prog
 
 def upgrade(cluster: ChaoticCluster, traffic: Traffic) -> None:
     with Admin(cluster.addresses) as admin:
-        for broker in cluster.brokers:
+        traffic.wait_for_progress()
+        first = coordinator_of_group(admin)  # so that the version before takes over a group, too
+        for broker in sorted(cluster.brokers, key=lambda one: one.broker_id != first):
             traffic.wait_for_progress()
             with pytest.raises(BusError) as refused:
                 admin.update_features({"bus.version": LEVEL_MAX})
@@ -161,7 +163,7 @@ def upgrade(cluster: ChaoticCluster, traffic: Traffic) -> None:
             broker.process.run_version(None)
             broker.process.start()
             cluster.tell(f"broker {broker.broker_id} is upgraded")
-            if broker is cluster.brokers[0]:
+            if broker.broker_id == first:
                 leave_to_the_version_before(cluster, broker, traffic, admin)
         wait_until(lambda: level_and_highest(admin), (LEVEL, {LEVEL_MAX}), traffic.programs)
         traffic.wait_for_progress()
@@ -172,14 +174,26 @@ def upgrade(cluster: ChaoticCluster, traffic: Traffic) -> None:
 
 
 def leave_to_the_version_before(cluster: ChaoticCluster, broker: ChaoticBroker, traffic: Traffic, admin: Admin) -> None:
-    """Have brokers of the version before take over what the first one of this version has led and written."""
+    """Have brokers of the version before take over what the first one of this version has led and written, and the
+    group that it has coordinated."""
+    wait_until(lambda: coordinator_of_group(admin), broker.broker_id, traffic.programs)
     written = traffic.note_written_by(admin, broker.broker_id)
+    before = committed_by_group(cluster.addresses)
+    wait_until(lambda: committed_by_group(cluster.addresses) != before, True, traffic.programs)
+    committed = committed_by_group(cluster.addresses)
     assert broker.process.terminate() == 0
     cluster.tell(f"the version before takes over {len(written)} records that broker {broker.broker_id} has written")
     wait_until(lambda: led_by(admin, broker.broker_id), {}, traffic.programs)
     traffic.check_readable(written)
+    wait_until(lambda: coordinator_of_group(admin) != broker.broker_id, True, traffic.programs)
+    found = committed_by_group(cluster.addresses)
+    assert all(found[one] >= offset for one, offset in committed.items())
     traffic.wait_for_progress()
     broker.process.start()
+
+
+def coordinator_of_group(admin: Admin) -> int:
+    return admin.describe_groups(["g"])["g"].coordinator.broker_id
 
 
 def led_by(admin: Admin, broker_id: int) -> dict[str, set[int]]:
