@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bus.client.connection.producer_requests import Produced
+from bus.client.connection.produce_requests import Produced
 from bus.errors import BusError, ErrorCode
 from bus.model import ProducerStamp, sequence_after
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from bus.client.config.clients import ProducerConfig
 from bus.client.config.parsing import parse_config
 from bus.client.connection.metadata_cache import LeaderHint, PartitionLeader, TopicInfo, error_of
-from bus.client.connection.producer_requests import decode_produced
+from bus.client.connection.produce_requests import decode_produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
 from bus.client.producer.connections import Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.client.producer.engine import Engine

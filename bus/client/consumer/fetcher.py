@@ -20,7 +20,7 @@ from bus.client.config.clients import ConsumerConfig
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.fetch_requests import Fetched, FetchedPartition, FetchPosition, decode_fetch, encode_fetch
 from bus.client.connection.metadata_cache import LeaderHint
-from bus.client.connection.producer_requests import ThrottleLog
+from bus.client.connection.produce_requests import ThrottleLog
 from bus.client.connection.request_stream import RequestStream
 from bus.client.connection.retrying import FAILURES_UNREPORTED, ITEMS_MAX, monotonic_ms
 from bus.client.consumer.assigned_partition import AssignedPartition, note_failed, note_named, note_served

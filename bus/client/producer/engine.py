@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from bus.client.config.clients import ProducerConfig
-from bus.client.connection.producer_requests import Produced
+from bus.client.connection.produce_requests import Produced
 from bus.client.producer.accumulator import BufferPool
 from bus.client.producer.batch import Record, RecordBatchBuilder, RecordFuture
 from bus.client.producer.connections import Connection, Cut, Errand, Metadata, Open, Request, Resume, Send, Wake

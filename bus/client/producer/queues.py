@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from bus.client.config.clients import ProducerConfig
-from bus.client.connection.producer_requests import LogEnd, Produced
+from bus.client.connection.produce_requests import LogEnd, Produced
 from bus.client.connection.retrying import FAILURES_UNREPORTED
 from bus.client.producer.accumulator import BufferPool
 from bus.client.producer.connections import Agenda, Identity, Leaders, Resume

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from bus.client.config.clients import ProducerConfig
-from bus.client.connection.producer_requests import LogEnd, Produced, ThrottleLog
+from bus.client.connection.produce_requests import LogEnd, Produced, ThrottleLog
 from bus.client.connection.retrying import ITEMS_MAX
 from bus.client.producer.accumulator import BufferPool, RecordAccumulator
 from bus.client.producer.batch import Record, RecordBatchBuilder, RecordFuture

@@ -26,7 +26,7 @@ import pyarrow as pa
 from bus.client.config.clients import ProducerConfig
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.metadata_cache import TopicInfo
-from bus.client.connection.producer_requests import (
+from bus.client.connection.produce_requests import (
     Payload,
     WireCompression,
     decode_produced,

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from bus.client.config.clients import ProducerConfig
-from bus.client.connection import producer_requests as requests
+from bus.client.connection import produce_requests as requests
 from bus.client.connection.cluster import Cluster
 from bus.client.connection.group_requests import commit_portions
-from bus.client.connection.producer_requests import Coordinated, TransactionRequest
+from bus.client.connection.produce_requests import Coordinated, TransactionRequest
 from bus.client.connection.retrying import UNKNOWN_PARTITION_MS_MAX, monotonic_ms
 from bus.client.group.link import LOST_COORDINATOR
 from bus.client.producer.engine import Engine

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from bus.client.config.clients import ProducerConfig
 from bus.client.connection.cluster import Cluster
-from bus.client.connection.producer_requests import decode_produced, init_producer_id
+from bus.client.connection.produce_requests import decode_produced, init_producer_id
 from bus.client.connection.request_stream import RequestStream
 from bus.client.connection.retrying import monotonic_ms
 from bus.client.producer.accumulator import BufferPool

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bus.client.connection.producer_requests import ThrottleLog
+from bus.client.connection.produce_requests import ThrottleLog
 
 
 def test_the_first_long_throttle_of_a_minute_is_logged_with_client_broker_time_and_quota(

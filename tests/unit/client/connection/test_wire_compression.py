@@ -7,7 +7,7 @@ import pytest
 
 from bus.client.config.clients import ProducerConfig
 from bus.client.config.parsing import parse_config
-from bus.client.connection.producer_requests import WireCompression
+from bus.client.connection.produce_requests import WireCompression
 from bus.grpc_api.v1 import bus_pb2 as pb
 
 NAMES = {pb.PAYLOAD_CODEC_GZIP: "gzip", pb.PAYLOAD_CODEC_SNAPPY: "snappy"}

@@ -14,7 +14,7 @@ import pytest
 from bus.client.config.clients import ProducerConfig
 from bus.client.config.parsing import parse_config
 from bus.client.connection.metadata_cache import LeaderHint, PartitionLeader, TopicInfo, error_of
-from bus.client.connection.producer_requests import Produced
+from bus.client.connection.produce_requests import Produced
 from bus.client.producer.accumulator import BufferPool
 from bus.client.producer.connections import Connection, Cut, Open, RefreshTopics, Request, Send, Wake
 from bus.client.producer.future import BatchFuture, RunChunk

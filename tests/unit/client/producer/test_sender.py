@@ -12,7 +12,7 @@ import pytest
 from bus.client.config.clients import ProducerConfig
 from bus.client.config.parsing import parse_config
 from bus.client.connection.metadata_cache import LeaderHint, PartitionLeader, TopicInfo
-from bus.client.connection.producer_requests import Produced
+from bus.client.connection.produce_requests import Produced
 from bus.client.producer.batch import RECORD_OVERHEAD_BYTES, RecordFuture
 from bus.client.producer.connections import EPOCH_MAX, Errand, InitProducer, RefreshTopics, Request, Resume
 from bus.client.producer.engine import Engine
