@@ -6,14 +6,15 @@ A call is a method of an API and its arguments, and its answer is what the metho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from bus.broker_api.authorization import Access
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.client_quotas import CallerPace
 from bus.broker_api.groups import GroupMember, PartitionOffset
-from bus.broker_api.pipeline import Handle, Step, assemble, auditing_end
+from bus.broker_api.pipeline import Stage, assemble, auditing_end, before, within
 from bus.broker_api.requests import Caller
 from bus.cluster_metadata.cluster_decisions import CreateTopic
 from bus.errors import Refused
@@ -49,21 +50,21 @@ class InProcess:
         def handle(access: Access) -> Awaitable[AnswerT]:
             return method(access, *what, **more)
 
-        def audited(inner: Handle) -> Handle:
-            async def answer(access: Access) -> AnswerT:
-                with auditing_end(access, handle, repr):
-                    return await inner(access)  # type: ignore[no-any-return]
+        @contextlib.contextmanager
+        def held(access: Access) -> Iterator[Sequence[Any]]:
+            with self._api.control_memory.holding(access.caller.connection, 100):
+                yield (access,)
 
-            return answer
+        @contextlib.contextmanager
+        def audited(access: Access) -> Iterator[Sequence[Any]]:
+            with auditing_end(access, handle, repr):
+                yield (access,)
 
-        def paced(inner: Handle) -> Handle:
-            async def answer(access: Access) -> AnswerT:
-                await self.wait(access.caller)
-                return await inner(access)  # type: ignore[no-any-return]
+        async def pace(access: Access) -> None:
+            await self.wait(access.caller)
 
-            return answer
-
-        return await assemble({Step.PACE: paced, Step.AUDIT: audited}, handle)(access)  # type: ignore[no-any-return]
+        stages = {Stage.PACE: before(pace), Stage.AUDIT: within(audited), Stage.HOLD_MEMORY: within(held)}
+        return await assemble(stages, handle)(access)  # type: ignore[no-any-return]
 
 
 def play(do: Callable[[InProcess, BrokerApi], Awaitable[None]]) -> list[Row]:

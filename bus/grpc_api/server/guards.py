@@ -13,7 +13,7 @@ import contextlib
 import inspect
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -21,6 +21,7 @@ import grpc
 
 from bus.addresses import counted_host
 from bus.broker_api.client_quotas import CallerPace
+from bus.broker_api.pipeline import Handle, read_in_turn, within
 from bus.broker_api.requests import (
     BrokerStopping,
     Caller,
@@ -140,6 +141,31 @@ async def guard_answers(
         await abort_for(error, context)
 
 
+def guarded(handle: Handle) -> Handle:
+    """The stage GUARD of a call of one request, with one answer or several."""
+    if inspect.isasyncgenfunction(handle):
+
+        async def answers(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+            async for one in guard_answers(lambda readable: handle(readable, context), request, context):
+                yield one
+
+        return answers
+
+    async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
+        return await guard(lambda readable: handle(readable, context), request, context)
+
+    return answer
+
+
+def guarded_stream(handle: Handle) -> Handle:
+    """The stage GUARD of a stream of requests."""
+
+    async def answer(requests: Any, context: grpc.aio.ServicerContext) -> None:
+        await guard_stream(handle, requests, context)
+
+    return answer
+
+
 async def guard_stream(
     handle: Callable[[AsyncIterator[RequestT], grpc.aio.ServicerContext], Awaitable[None]],
     requests: AsyncIterator[RequestT | Unreadable],
@@ -159,23 +185,16 @@ async def guard_stream(
 async def hold_requests(
     memory: RequestMemory, requests: AsyncIterator[RequestT], pace: CallerPace
 ) -> AsyncIterator[tuple[RequestT, Held]]:
-    """Each counts until the caller drops it, and none is read until the client has room, and owes nothing of its quota.
-    Raises `UnreadableRequest` if others of the client's streams have taken much more than its share meanwhile."""
-    client = pace.caller.connection
-    await pace.wait()
-    async for request in requests:
-        if memory.is_overdrawn(client):
+    """Read them in turn. Raises `UnreadableRequest` at one that is to be refused for memory."""
+    async for request, held in read_in_turn(requests, memory, pace, _size_of):
+        if held is None:
             raise UnreadableRequest(_NO_ROOM)
-        held = memory.hold(client, request.ByteSize())  # type: ignore[attr-defined]
-        try:
-            await pace.wait()  # for what other streams have used since this one waits for a request
-        except BaseException:
-            held.drop()
-            raise
-        pace.note_request()
         yield request, held
-        await memory.wait_for_room(client)
-        await pace.wait()
+
+
+def _size_of(request: Any) -> int:
+    size_bytes: int = request.ByteSize()
+    return size_bytes
 
 
 _NO_ROOM = Unreadable(
@@ -370,28 +389,14 @@ class CallsInFlight:
         self._count = 0
         self._ended = asyncio.Event()
 
-    def counted(self, handle: Callable[..., Any]) -> Callable[..., Any]:
-        """The same handler, a coroutine or an async generator."""
-        if inspect.isasyncgenfunction(handle):
-
-            async def answers(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-                with self._one():
-                    async for answer in handle(request, context):
-                        yield answer
-
-            return answers
-
-        async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            with self._one():
-                return await handle(request, context)
-
-        return answer
+    def counted(self, handle: Handle) -> Handle:
+        return within(self._one)(handle)
 
     @contextlib.contextmanager
-    def _one(self) -> Iterator[None]:
+    def _one(self, *arguments: Any) -> Iterator[Sequence[Any]]:
         self._count += 1
         try:
-            yield
+            yield arguments
         finally:
             self._count -= 1
             self._ended.set()

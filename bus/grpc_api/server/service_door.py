@@ -16,7 +16,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from grpc_reflection.v1alpha import reflection_pb2
 
 from bus.broker_api.logins import LOGIN_SECONDS_MAX
-from bus.broker_api.pipeline import Step, Wrap, assemble
+from bus.broker_api.pipeline import Stage, Wrap, assemble
 from bus.cluster_metadata.broker_decisions import BrokerIdentity
 from bus.grpc_api.server.connections.logins import WITHOUT_LOGIN
 from bus.grpc_api.server.guards import CallsInFlight, of_one_request
@@ -65,22 +65,22 @@ class ServiceDoor(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _around(self, handle: Handler, method: MethodDescriptor) -> Handler:
         """A caller is authenticated before any of its request is read. The call counts as in flight once the request
         has been read."""
-        steps = self._steps(method)
+        stages = self._stages(method)
         if not method.client_streaming:
             seconds_max = LOGIN_SECONDS_MAX if method.name == WITHOUT_LOGIN else None
-            steps[Step.READ] = functools.partial(of_one_request, name=method.input_type.name, seconds_max=seconds_max)
-        return assemble(steps, handle)
+            stages[Stage.READ] = functools.partial(of_one_request, name=method.input_type.name, seconds_max=seconds_max)
+        return assemble(stages, handle)
 
     def _around_unread(self, handle: Handler, method: MethodDescriptor) -> Handler:
-        """Put the steps around a handler that has no use for a request."""
-        return assemble(self._steps(method), handle)
+        """Put the stages around a handler that has no use for a request."""
+        return assemble(self._stages(method), handle)
 
-    def _steps(self, method: MethodDescriptor) -> dict[Step, Wrap]:
-        steps: dict[Step, Wrap] = {Step.COUNT: self.calls.counted}
+    def _stages(self, method: MethodDescriptor) -> dict[Stage, Wrap]:
+        stages: dict[Stage, Wrap] = {Stage.COUNT: self.calls.counted}
         recognise = self._recognise
         if recognise is not None:
-            steps[Step.IDENTIFY] = lambda handle: recognise(handle, method.name)
-        return steps
+            stages[Stage.IDENTIFY] = lambda handle: recognise(handle, method.name)
+        return stages
 
     def find(self, path: str) -> grpc.RpcMethodHandler | None:
         handler = self._handlers.get(path)

@@ -1,6 +1,6 @@
-"""The methods of the services: the steps before a handler, and the handler that the row of a call names.
+"""The methods of the services: the stages before a handler, and the handler that the row of a call names.
 
-A call has a method of its own here only where its steps are its own: streams, several answers, two ways to go.
+A call is named here only where its stages are its own: streams, several answers, two ways to go.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import grpc
@@ -18,7 +18,7 @@ from bus.broker_api.authorization import Access
 from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.calls import CALLS, Call
 from bus.broker_api.client_quotas import CallerPace
-from bus.broker_api.pipeline import Handle, Step, Wrap, assemble, auditing_end
+from bus.broker_api.pipeline import Handle, Stage, Wrap, assemble, auditing_end, before, within
 from bus.grpc_api.server.acls import AclHandler, QuotaHandler, UserHandler
 from bus.grpc_api.server.cluster import ClusterAdminHandler, ClusterHandler, Forwarding
 from bus.grpc_api.server.connections.logins import LoginHandler
@@ -31,9 +31,8 @@ from bus.grpc_api.server.guards import (
     StreamRegistry,
     check_login,
     ending_of,
-    guard,
-    guard_answers,
-    guard_stream,
+    guarded,
+    guarded_stream,
     hold_request,
 )
 from bus.grpc_api.server.maintenance import MaintenanceHandler
@@ -138,10 +137,21 @@ class BusServicer:
         self._init_producer = self._method(init, self._forwarding.handle)
         self._init_in_transactions = self._method(init, handlers.transactions.init)
         # Its room in memory is given back when the call ends, of which the context tells.
-        self.FetchOnce = assemble(self._steps(CALLS["FetchOnce"]), handlers.fetch.once)
+        self.FetchOnce = assemble(self._stages(CALLS["FetchOnce"]), handlers.fetch.once)
+        own_stages = {Stage.HOLD_MEMORY: within(handlers.produce.held), Stage.PACE: before(handlers.produce.pace)}
+        self.ProduceOnce = assemble(self._stages(CALLS["ProduceOnce"]) | own_stages, handlers.produce.once)
+        opened = {Stage.OPEN_STREAM: within(self._opened)}
+        self.MaintainLog = assemble(self._stages(CALLS["MaintainLog"]) | opened, self._maintain)
+        # The stages of each request of a stream are in its handler: `read_in_turn`.
+        guard_and_open: dict[Stage, Wrap] = {Stage.GUARD: guarded_stream, **opened}
+        self.Produce = assemble(guard_and_open, handlers.produce.stream)
+        self.Fetch = assemble(guard_and_open, handlers.fetch.stream)
+        self.GroupSession = assemble(guard_and_open, handlers.group_sessions.stream)
+        of_logins = guard_and_open | {Stage.OPEN_STREAM: within(handlers.logins.opened)}
+        self.SaslAuthenticate = assemble(of_logins, handlers.logins.authenticate)
 
     def __getattr__(self, method: str) -> Handle:
-        """The method of a call without steps of its own."""
+        """The method of a call without stages of its own."""
         if method not in BUS.methods_by_name:
             raise AttributeError(method)
         call = CALLS[method]
@@ -153,45 +163,42 @@ class BusServicer:
         async def answer(request: Any, context: ServicerContext, access: Access) -> Any:
             return await handle(access, request)
 
-        return assemble(self._steps(call, is_paced=is_paced), answer)
+        return assemble(self._stages(call, is_paced=is_paced), answer)
 
-    def _steps(self, call: Call, *, is_paced: bool = True) -> Mapping[Step, Wrap]:
+    def _stages(self, call: Call, *, is_paced: bool = True) -> dict[Stage, Wrap]:
         """No quota is about the calls between brokers."""
-        steps: dict[Step, Wrap] = {
-            Step.HOLD_MEMORY: self._hold_memory,
-            Step.GUARD: _guard,
-            Step.AUDIT: functools.partial(self._audit, call),
+        stages: dict[Stage, Wrap] = {
+            Stage.HOLD_MEMORY: within(self._held),
+            Stage.GUARD: guarded,
+            Stage.AUDIT: within(functools.partial(self._audited, call)),
         }
         if is_paced:
-            steps[Step.PACE] = self._pace
-        return steps
+            stages[Stage.PACE] = before(self._pace)
+        return stages
 
     def of_broker(self, call: Call, handle: Handle) -> Handle:
         """The method of a call that brokers make."""
         return self._method(call, handle, is_paced=False)
 
-    def _hold_memory(self, handle: Handle) -> Handle:
-        async def answer(request: Any, context: ServicerContext) -> Any:
-            with hold_request(self._control_memory, request, context.peer()) as held:
-                return await handle(held, context)
+    @contextlib.contextmanager
+    def _held(self, request: Any, context: ServicerContext) -> Iterator[Sequence[Any]]:
+        with hold_request(self._control_memory, request, context.peer()) as held:
+            yield held, context
 
-        return answer
+    @contextlib.contextmanager
+    def _opened(self, request: Any, context: ServicerContext) -> Iterator[Sequence[Any]]:
+        with self._open_streams.one(caller_of(context, self._listener)):
+            yield request, context
 
-    def _audit(self, call: Call, handle: Handle) -> Handle:
-        async def answer(request: Any, context: ServicerContext) -> Any:
-            access = self._authorizer.access(caller_of(context, self._listener), call.name)
-            with auditing_end(access, lambda probe: find_handler(self.handlers, call)(probe, request), ending_of):
-                return await handle(request, context, access)
+    @contextlib.contextmanager
+    def _audited(self, call: Call, request: Any, context: ServicerContext) -> Iterator[Sequence[Any]]:
+        access = self._authorizer.access(caller_of(context, self._listener), call.name)
+        with auditing_end(access, lambda probe: find_handler(self.handlers, call)(probe, request), ending_of):
+            yield request, context, access
 
-        return answer
-
-    def _pace(self, handle: Handle) -> Handle:
-        async def answer(request: Any, context: ServicerContext, access: Access) -> Any:
-            if self._quotas.has(REQUEST_RATE):
-                await self._take_turn(CallerPace(self._quotas, access.caller), context)
-            return await handle(request, context, access)
-
-        return answer
+    async def _pace(self, _: Any, context: ServicerContext, access: Access) -> None:
+        if self._quotas.has(REQUEST_RATE):
+            await self._take_turn(CallerPace(self._quotas, access.caller), context)
 
     async def _take_turn(self, pace: CallerPace, context: ServicerContext) -> None:
         """Raises `OverQuota`."""
@@ -199,78 +206,22 @@ class BusServicer:
         check_login()  # it may have waited for long
         pace.note_request()
 
-    async def _stream(self, handle: Handle, requests: Any, context: ServicerContext) -> None:
-        """The steps of a stream; those of each of its requests are in its handler."""
-        await assemble({Step.GUARD: _guard_stream, Step.OPEN_STREAM: self._open_stream}, handle)(requests, context)
-
-    def _open_stream(self, handle: Handle) -> Handle:
-        async def counted(readable: Any, context: ServicerContext) -> None:
-            with self._open_streams.one(caller_of(context, self._listener)):
-                await handle(readable, context)
-
-        return counted
-
-    async def Produce(self, request_iterator, context):  # type: ignore[no-untyped-def]
-        await self._stream(self.handlers.produce.stream, request_iterator, context)
-
-    async def ProduceOnce(self, request, context):  # type: ignore[no-untyped-def]
-        return await guard(functools.partial(self.handlers.produce.once, context=context), request, context)
-
     async def InitProducerId(self, request, context):  # type: ignore[no-untyped-def]
         if getattr(request, "transactional_id", ""):  # its coordinator is asked; a request may be `Unreadable`
             return await self._init_in_transactions(request, context)
         return await self._init_producer(request, context)
 
-    async def Fetch(self, request_iterator, context):  # type: ignore[no-untyped-def]
-        await self._stream(self.handlers.fetch.stream, request_iterator, context)
-
-    async def GroupSession(self, request_iterator, context):  # type: ignore[no-untyped-def]
-        await self._stream(self.handlers.group_sessions.stream, request_iterator, context)
-
-    async def SaslAuthenticate(self, request_iterator, context):  # type: ignore[no-untyped-def]
-        await guard_stream(self.handlers.logins.authenticate, request_iterator, context)
-
-    async def MaintainLog(self, request, context):  # type: ignore[no-untyped-def]
-        """Answer with the same steps as other calls, in the same order, before several answers."""
-        maintain = self.handlers.maintenance.maintain
-
-        async def paced(readable: Any) -> AsyncGenerator[Any, None]:
-            access = self._authorizer.access(caller_of(context, self._listener), "MaintainLog")
-            with (
-                self._open_streams.one(access.caller),
-                auditing_end(access, lambda probe: maintain(probe, readable), ending_of),
-            ):
-                pace = CallerPace(self._quotas, access.caller)
-                if self._quotas.has(REQUEST_RATE):
-                    await self._take_turn(pace, context)
-                # Each partition counts as a request, as it has one rewritten; who may not do so learns of none.
-                note_others = functools.partial(_note_others, pace)
-                async with contextlib.aclosing(maintain(access, readable, note_others)) as answers:
-                    async for answer in answers:
-                        yield answer
-
-        with hold_request(self._control_memory, request, context.peer()) as held:
-            async for response in guard_answers(paced, held, context):
-                yield response
+    async def _maintain(self, request: Any, _: ServicerContext, access: Access) -> AsyncIterator[Any]:
+        """Each partition counts as a request, as it has one rewritten; who may not do so learns of none."""
+        note_others = functools.partial(_note_others, CallerPace(self._quotas, access.caller))
+        async with contextlib.aclosing(self.handlers.maintenance.maintain(access, request, note_others)) as answers:
+            async for answer in answers:
+                yield answer
 
 
 def _note_others(pace: CallerPace, count: int) -> None:
     if count > 1:
         pace.note_request(count - 1)
-
-
-def _guard(handle: Handle) -> Handle:
-    async def answer(request: Any, context: ServicerContext) -> Any:
-        return await guard(functools.partial(handle, context=context), request, context)
-
-    return answer
-
-
-def _guard_stream(handle: Handle) -> Handle:
-    async def answer(requests: Any, context: ServicerContext) -> None:
-        await guard_stream(handle, requests, context)
-
-    return answer
 
 
 class ClusterServicer:

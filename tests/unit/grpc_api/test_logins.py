@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from bus.broker_api.logins import LOGIN_SECONDS_MAX
+from bus.broker_api.pipeline import within
 from bus.grpc_api.server.connections.logins import LoginHandler
 from bus.grpc_api.server.guards import StreamRegistry
 from bus.grpc_api.server.request_limits import UnreadableRequest
@@ -47,7 +48,8 @@ def test_login_whose_client_takes_no_metadata_ends_in_time() -> None:
 
     async def log_in() -> None:
         handler = LoginHandler(logins, StreamRegistry(Stopping()), "STAFF", has_logins=True)  # type: ignore[arg-type]
-        login = asyncio.create_task(handler.authenticate(no_requests(), HeldUpContext()))  # type: ignore[arg-type]
+        log_in = within(handler.opened)(handler.authenticate)
+        login = asyncio.create_task(log_in(no_requests(), HeldUpContext()))
         done, _ = await asyncio.wait([login], timeout=LOGIN_SECONDS_MAX - 1)
         assert not done
         assert logins.under_way == 1

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from bus.broker_api.requests import RequestMemory
 from bus.grpc_api.server.records.produce import STREAM_BYTES_MAX, STREAM_REQUESTS_MAX, Window
 
 
@@ -34,7 +33,7 @@ async def settle() -> None:
 )
 def test_stream_is_read_no_further_at_its_bound_until_one_is_answered(size_bytes: int, count: int) -> None:
     async def scenario() -> None:
-        window: Window[Request] = Window(RequestMemory(1 << 40), "client")
+        window: Window[Request] = Window()
         admitted = 0
 
         async def read() -> None:
@@ -58,7 +57,7 @@ def test_stream_is_read_no_further_at_its_bound_until_one_is_answered(size_bytes
 
 def test_failure_of_a_stream_is_raised_behind_all_that_came_before_it() -> None:
     async def scenario() -> None:
-        window: Window[Request] = Window(RequestMemory(1 << 40), "client")
+        window: Window[Request] = Window()
         await window.admit(Request(1))
         window.end(ValueError("no request"))
         assert await window.next() == Request(1)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import grpc
 
 from bus.broker_api.certificate_principals import Certificate, NoPrincipal, PrincipalRules
+from bus.broker_api.pipeline import before
 from bus.runtime.logs import principal
 from bus.security.key_material import KeyMaterial, WatchedKeyMaterial
 
@@ -45,20 +45,11 @@ def with_principal(
     """The same handler, a coroutine or an async generator, for callers that have shown a certificate: it runs with
     their principal, or ends with UNAUTHENTICATED if no rule has one for them. `on_known` is called with the peer of a
     connection whose caller is known."""
-    if inspect.isasyncgenfunction(handle):
 
-        async def answers(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-            await _recognise(context, rules, on_known)
-            async for answer in handle(request, context):
-                yield answer
-
-        return answers
-
-    async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
+    async def recognise(_: Any, context: grpc.aio.ServicerContext) -> None:
         await _recognise(context, rules, on_known)
-        return await handle(request, context)
 
-    return answer
+    return before(recognise)(handle)
 
 
 async def _recognise(

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import inspect
+import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc
 
 from bus.broker_api.logins import LOGIN_SECONDS_MAX, LoginAnswer, LoginApi, ScramLogin
+from bus.broker_api.pipeline import before
 from bus.broker_api.requests import Caller
 from bus.errors import BusError, ErrorCode, Refused
 from bus.grpc_api.server.conversions import caller_of, with_error
@@ -49,8 +50,13 @@ class LoginHandler:
         self, requests: AsyncIterator[pb.SaslAuthenticateRequest], context: grpc.aio.ServicerContext
     ) -> None:
         caller = caller_of(context, self._listener)
-        with self._api.one_of(caller.host):
-            await self._streams.run(self._authenticate(requests, context, caller), f"login/{caller.request_id}")
+        await self._streams.run(self._authenticate(requests, context, caller), f"login/{caller.request_id}")
+
+    @contextlib.contextmanager
+    def opened(self, requests: Any, context: grpc.aio.ServicerContext) -> Iterator[Sequence[Any]]:
+        """The stage OPEN_STREAM: a host may log in so often at a time."""
+        with self._api.one_of(caller_of(context, self._listener).host):
+            yield requests, context
 
     async def _authenticate(
         self, requests: AsyncIterator[pb.SaslAuthenticateRequest], context: grpc.aio.ServicerContext, caller: Caller
@@ -113,21 +119,12 @@ def with_login(
     known."""
     if method == _LOGIN:
         return handle
-    if inspect.isasyncgenfunction(handle):
 
-        async def answers(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-            await _recognise(context, api, listener, on_known)
-            async for answer in handle(request, context):
-                yield answer
-
-        return answers
-
-    async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
+    async def recognise(_: Any, context: grpc.aio.ServicerContext) -> None:
         if method != WITHOUT_LOGIN or authorization_of(context) is not None:
             await _recognise(context, api, listener, on_known)
-        return await handle(request, context)
 
-    return answer
+    return before(recognise)(handle)
 
 
 async def _recognise(

@@ -9,18 +9,20 @@ stream.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
-from collections.abc import AsyncIterator, Hashable
-from dataclasses import replace
-from typing import Generic, Protocol, TypeVar
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
 from bus.broker_api.authorization import Access, Authorizer
 from bus.broker_api.client_quotas import CallerPace, ClientQuotas
+from bus.broker_api.pipeline import read_in_turn
 from bus.broker_api.produce import Destination, PartitionProduced, ProduceApi, ProduceInFlight, ProduceRequest
-from bus.broker_api.requests import Caller, RequestMemory
+from bus.broker_api.requests import Caller, Held, RequestMemory
 from bus.broker_api.transactions import ClaimedStamp, ProducerApi
 from bus.errors import Refused
 from bus.grpc_api.server.conversions import Converted, caller_of, encode_leader, with_error
@@ -36,6 +38,18 @@ from bus.runtime.tasks import LoopShares
 from bus.security.quotas import PRODUCER_BYTE_RATE, REQUEST_RATE
 
 _QUOTAS = (PRODUCER_BYTE_RATE, REQUEST_RATE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Received:
+    """A request, and what it takes in memory; None: there was no room for it."""
+
+    call: ProduceCall | UnparsedCall
+    held: Held | None
+
+
+def _size_of(call: ProduceCall | UnparsedCall) -> int:
+    return call.size_bytes
 
 
 class ProduceHandler:
@@ -65,20 +79,37 @@ class ProduceHandler:
         self._listener = listener
         self._encode = functools.partial(_encode, listener=listener)
 
-    async def once(self, received: ProduceCall | UnparsedCall, context: grpc.aio.ServicerContext) -> pb.ProduceResponse:
-        """Raises `OverQuota`."""
-        pace = CallerPace(self._quotas, caller_of(context, self._listener), *_QUOTAS)
-        access = self._authorizer.access(pace.caller, "ProduceOnce")
-        is_refused = not self._memory.has_room(pace.caller.connection)
-        if pace.is_held and not is_refused:
-            with self._memory.holding(pace.caller.connection, received.size_bytes):
-                await pace.wait_or_refuse(context.time_remaining())
+    @contextlib.contextmanager
+    def held(self, request: Any, context: grpc.aio.ServicerContext) -> Iterator[Sequence[Any]]:
+        """The stage HOLD_MEMORY of a single request. One without room is refused partition by partition."""
+        if isinstance(request, Unreadable):
+            yield request, context
+            return
+        client = context.peer()
+        held = self._memory.hold(client, request.size_bytes) if self._memory.has_room(client) else None
+        try:
+            yield _Received(request, held), context
+        finally:
+            if held is not None:
+                held.drop()
+
+    async def pace(self, received: _Received, context: grpc.aio.ServicerContext, access: Access) -> None:
+        """The stage PACE of a single request. Raises `OverQuota`."""
+        if received.held is None:
+            return
+        pace = CallerPace(self._quotas, access.caller, *_QUOTAS)
+        if pace.is_held:
+            await pace.wait_or_refuse(context.time_remaining())
             check_login()  # it may have waited for long
-        return await self._answer(await self._take(received, pace, access, is_refused=is_refused))
+        pace.note_request()
+
+    async def once(self, received: _Received, _: grpc.aio.ServicerContext, access: Access) -> pb.ProduceResponse:
+        pace = CallerPace(self._quotas, access.caller, *_QUOTAS)
+        return await self._answer(await self._take(received, pace, access))
 
     async def stream(self, calls: AsyncIterator[ProduceCall | UnparsedCall], context: grpc.aio.ServicerContext) -> None:
         caller = caller_of(context, self._listener)
-        window: Window[ProduceInFlight] = Window(self._memory, caller.connection)
+        window: Window[ProduceInFlight] = Window()
         pace = CallerPace(self._quotas, caller, *_QUOTAS)
         reader = self._streams.start(self._read(calls, window, pace), f"produce/{caller.request_id}")
         try:
@@ -94,36 +125,30 @@ class ProduceHandler:
         failure: Exception | None = None
         access = self._authorizer.access(pace.caller, "Produce")
         try:
-            await pace.wait()
-            async for received in calls:
-                is_refused = self._memory.is_overdrawn(pace.caller.connection)
-                if pace.is_held and not is_refused:  # by what other streams have used since this one was last read
-                    with self._memory.holding(pace.caller.connection, received.size_bytes):
-                        await pace.wait()
-                await window.admit(await self._take(received, pace, access, is_refused=is_refused))
-                await pace.wait()
+            async for call, held in read_in_turn(calls, self._memory, pace, _size_of):
+                try:
+                    in_flight = await self._take(_Received(call, held), pace, access)
+                finally:
+                    if held is not None:
+                        held.drop()
+                await window.admit(in_flight)
         except Exception as error:
             failure = error
         finally:
             window.end(failure)
 
-    async def _take(
-        self, received: ProduceCall | UnparsedCall, pace: CallerPace, access: Access, *, is_refused: bool
-    ) -> ProduceInFlight:
-        """`is_refused`: for want of memory. A request that goes over the quota is taken all the same; the next one of
-        those who share it waits."""
-        caller = pace.caller
-        pace.note_request()
-        throttle_ms = pace.note_produced(received.size_bytes)
-        held = self._memory.hold(caller.connection, received.size_bytes)
-        try:
-            request = self._request(await self._parse(received, caller))
-            if is_refused:
-                return await self._api.refuse_for_memory(request)
-            in_flight = await self._api.submit(access, request, held)
-            return replace(in_flight, throttle_ms=throttle_ms) if throttle_ms else in_flight
-        finally:
-            held.drop()
+    async def _take(self, received: _Received, pace: CallerPace, access: Access) -> ProduceInFlight:
+        """Have its batches queued. A request that goes over the quota is taken all the same; the next one of those who
+        share it waits."""
+        caller, call = pace.caller, received.call
+        throttle_ms = pace.note_produced(call.size_bytes)
+        if received.held is None:
+            pace.note_request()
+            with self._memory.holding(caller.connection, call.size_bytes):
+                return await self._api.refuse_for_memory(self._request(await self._parse(call, caller)))
+        request = self._request(await self._parse(call, caller))
+        in_flight = await self._api.submit(access, request, received.held)
+        return replace(in_flight, throttle_ms=throttle_ms) if throttle_ms else in_flight
 
     async def _parse(self, received: ProduceCall | UnparsedCall, caller: Caller) -> ProduceCall:
         """Raises `UnreadableRequest`."""
@@ -248,9 +273,7 @@ RequestT = TypeVar("RequestT", bound=Sized)
 class Window(Generic[RequestT]):
     """The requests that one stream has in flight, in order. `admit` waits while a bound is reached."""
 
-    def __init__(self, memory: RequestMemory, client: Hashable) -> None:
-        self._memory = memory
-        self._client = client
+    def __init__(self) -> None:
         self._queue: asyncio.Queue[RequestT | None] = asyncio.Queue()
         self._room = asyncio.Event()
         self._room.set()
@@ -259,14 +282,13 @@ class Window(Generic[RequestT]):
         self._failure: Exception | None = None
 
     async def admit(self, request: RequestT) -> None:
-        """Returns when the next one may be read."""
+        """Returns when this stream has room for the next one."""
         self._bytes += request.size_bytes
         self._requests += 1
         self._queue.put_nowait(request)
         while self._is_full():
             self._room.clear()
             await self._room.wait()
-        await self._memory.wait_for_room(self._client)
 
     async def next(self) -> RequestT | None:
         """None after the last one. Raises the failure that ended the stream, once all before it was taken."""
