@@ -22,7 +22,7 @@ from bus.spark.jobs import sql
 from bus.spark.log_files import table_at
 from bus.tables.point_in_time import bound_of, parse_bound
 from bus.tables.system_views import read_view
-from bus.tables.topics import TopicTables, version_at
+from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -142,7 +142,7 @@ def _report(options: argparse.Namespace, spark: SparkSession) -> int:
     for one in jobs.partitions_named(tables, options.topics):
         versions[one] = bound_of(options.version, one)
         if options.timestamp is not None:
-            versions[one] = version_at(tables, one, options.timestamp)
+            versions[one] = tables.version_at(one, options.timestamp)
     rows = log_rows(tables, versions)
     logs = spark.createDataFrame(rows, LOG_SCHEMA)
     if options.groups:

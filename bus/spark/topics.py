@@ -27,7 +27,7 @@ from bus.platform.reentry import Turn
 from bus.records.epoch import epoch_ms
 from bus.tables.point_in_time import Bound, bound_of, check_bound, check_one_moment
 from bus.tables.snapshots import TableSnapshot
-from bus.tables.topics import TopicTables, check_root, version_at
+from bus.tables.topics import TopicTables, check_root
 from bus.tables.transaction_cuts import TransactionCut, find_cut, is_not_of
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def read_topic(
             if cut is not None:
                 version = cut.version_of(tables, partition)
             if at_time is not None:
-                version = version_at(tables, partition, epoch_ms(at_time))
+                version = tables.version_at(partition, epoch_ms(at_time))
             snapshots.append(tables.snapshot(partition, version))  # one that is gone is refused in the bus's own words
     frames = []
     together: dict[_Scan, list[TableSnapshot]] = {}

@@ -31,7 +31,6 @@ from bus.storage_delta.log.listing import LOG_FOLDER, list_log, partition_folder
 from bus.storage_delta.log.txns import transaction_app, transaction_txns
 from bus.storage_delta.partition_reader import FollowingReader, TableFiles
 from bus.storage_delta.root import FORMAT_VERSION, open_reader
-from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.stores.store import ObjectStore
 from bus.tables.snapshots import FollowedTable, TableSnapshot, check_plain, open_snapshot
 
@@ -132,6 +131,31 @@ class TopicTables:
         """These columns of the partition's live rows, at the last version or at that one. Raises `StorageFault`."""
         return _read_rows(self.snapshot(partition, version), columns)
 
+    def version_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
+        """The last version that was committed at or before `timestamp_ms`, by the times in the versions themselves: a
+        copy of the table keeps them. Raises `StorageFault` if all versions that are kept are younger."""
+        versions = list(list_log(self.store, partition_folder(partition)).versions)
+        later = bisect_right(versions, timestamp_ms, key=lambda version: self.committed_ms(partition, version))
+        if later:
+            return versions[later - 1]
+        found = (
+            f"the oldest, {versions[0]}, of {_text(self.committed_ms(partition, versions[0]))}" if versions else "none"
+        )
+        raise StorageFault(
+            f"{partition}: expected a version that was committed by {_text(timestamp_ms)}, found {found}"
+        )
+
+    def committed_ms(self, partition: TopicPartition, version: int) -> int:
+        """Return the commit time of that version. Raises `StorageFault` if it is not kept."""
+        key = f"{partition_folder(partition)}/{LOG_FOLDER}/{version_name(version)}"
+        try:
+            recorded_ms = decode_commit(version, self.store.get(key)).committed_ms
+        except MalformedCommit:
+            recorded_ms = 0
+        if not recorded_ms:
+            raise StorageFault(f"{key}: expected the time of the commit, found none")
+        return recorded_ms
+
     def _snapshot(self, partition: TopicPartition, topic_id: str | None, version: int | None) -> TableSnapshot:
         if version is not None:
             return open_snapshot(self.path(partition), partition, topic_id=topic_id, version=version)
@@ -206,40 +230,6 @@ def _read_rows(snapshot: TableSnapshot, columns: Sequence[str]) -> pa.Table:
     if not snapshot.files:
         return pa.schema([snapshot.schema.field(name) for name in columns]).empty_table()
     return pa.concat_tables(list(TableFiles(snapshot.folder).read(snapshot.files, columns)))
-
-
-def version_at(tables: TopicTables, partition: TopicPartition, timestamp_ms: int) -> int:
-    """The last version that was committed at or before `timestamp_ms`, by the times in the versions themselves: a copy
-    of the table keeps them. Raises `StorageFault` if all versions that are kept are younger."""
-    store, folder = LocalStore(str(tables.root)), partition_folder(partition)
-    versions = sorted(list_log(store, folder).versions)
-    later = bisect_right(versions, timestamp_ms, key=lambda version: _committed_ms(store, folder, version))
-    if not later:
-        raise StorageFault(
-            f"{partition}: expected a version that was committed by {_text(timestamp_ms)}, found "
-            + (
-                f"the oldest, {versions[0]}, of {_text(_committed_ms(store, folder, versions[0]))}"
-                if versions
-                else "none"
-            )
-        )
-    return versions[later - 1]
-
-
-def committed_ms(tables: TopicTables, partition: TopicPartition, version: int) -> int:
-    """Return the commit time of that version. Raises `StorageFault` if it is not kept."""
-    return _committed_ms(LocalStore(str(tables.root)), partition_folder(partition), version)
-
-
-def _committed_ms(store: LocalStore, folder: str, version: int) -> int:
-    key = f"{folder}/{LOG_FOLDER}/{version_name(version)}"
-    try:
-        recorded_ms = decode_commit(version, store.get(key)).committed_ms
-    except MalformedCommit:
-        recorded_ms = 0
-    if not recorded_ms:
-        raise StorageFault(f"{key}: expected the time of the commit, found none")
-    return recorded_ms
 
 
 def _text(timestamp_ms: int) -> str:

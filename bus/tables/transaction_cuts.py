@@ -29,7 +29,7 @@ from bus.records.log_schema import TRANSACTION_STATE_VALUE_TYPE
 from bus.storage_delta.log.listing import list_log, partition_folder
 from bus.storage_delta.log.summary import find_transaction, read_history, transactions_in
 from bus.tables.coordinator_views import last_values
-from bus.tables.topics import TopicTables, committed_ms, version_at
+from bus.tables.topics import TopicTables
 from bus.transactions.bounds import coordinator_partition
 from bus.transactions.changes import find_anchor
 from bus.transactions.records import LoggedRecord, TransactionExpired, TransactionLogged, decode_record
@@ -154,7 +154,7 @@ class TransactionCut:
     def version_of(self, tables: TopicTables, partition: TopicPartition) -> int:
         """Raises `StorageFault` if all versions that the partition has are younger."""
         version = self.versions.get(partition, self.others.get(partition))
-        return version_at(tables, partition, self.completed_ms) if version is None else version
+        return tables.version_at(partition, self.completed_ms) if version is None else version
 
     def hidden_rows(self, partition: TopicPartition) -> tuple[tuple[int, int], ...]:
         """Producer id and epoch of the transactions that are hidden in the partition."""
@@ -252,7 +252,7 @@ def _cut_by_proof(tables: TopicTables, record: TransactionLogged) -> Transaction
     rows = find_transaction(tables.store, partition_folder(name), wanted, last_version=last_version)
     if rows is None:
         return None
-    completed_ms = committed_ms(tables, name, rows.version)
+    completed_ms = tables.committed_ms(name, rows.version)
     return TransactionCut(record.transactional_id, number, {name: rows.version}, completed_ms)
 
 
@@ -311,7 +311,7 @@ def _with_others(tables: TopicTables, cut: TransactionCut) -> TransactionCut:
 
 def _guess(tables: TopicTables, partition: TopicPartition, timestamp_ms: int) -> int | None:
     try:
-        return version_at(tables, partition, timestamp_ms)
+        return tables.version_at(partition, timestamp_ms)
     except StorageFault:
         return None
 

@@ -38,7 +38,6 @@ from bus.storage_delta.maintenance.rewritten_file import (
     Rewriting,
     is_from,
     prepared_swap,
-    since_reload,
 )
 from bus.storage_delta.maintenance.swap_checks import check_swap
 from bus.storage_delta.partition_reader import PartitionReader
@@ -174,7 +173,7 @@ class Rewrites:
             )
         if prepared is None and files:
             self._nothing_to_gain_to = files[-1].next_offset
-        return None if prepared is None else since_reload(prepared, reloads)
+        return None if prepared is None else replace(prepared, reloads=reloads)
 
     def prepare_roll(
         self,
@@ -198,7 +197,7 @@ class Rewrites:
                 tombstone_retention_ms=tombstone_retention_ms,
                 pace=pace,
             )
-        return since_reload(prepared, reloads)
+        return replace(prepared, reloads=reloads)
 
     def check_swap(self, removes: Sequence[str], adds: Sequence[str], kind: SwapKind) -> PreparedFiles | Refused:
         busy = next((name for name in adds if name in self._under_way), None)
@@ -218,7 +217,7 @@ class Rewrites:
                 if isinstance(checked, PreparedSwap):
                     # Their writer need not have synced them, nor their names.
                     self._store.sync(self._folder, adds)
-                    checked = since_reload(checked, reloads, is_adopted=True)
+                    checked = replace(checked, reloads=reloads, is_adopted=True)
         except BaseException:
             checked = None
             raise

@@ -39,11 +39,6 @@ class PreparedSwap(PreparedFiles):
     is_adopted: bool = False  # another program wrote the files
 
 
-def since_reload(prepared: PreparedSwap, reloads: int, *, is_adopted: bool = False) -> PreparedSwap:
-    """To be committed only if the log was read `reloads` times by then."""
-    return replace(prepared, reloads=reloads, is_adopted=is_adopted)
-
-
 def prepared_swap(
     files: Sequence[LiveFile], adds: Sequence[tuple[LiveFile, str]], kind: SwapKind, *, txn_id: str
 ) -> PreparedSwap:
