@@ -16,7 +16,13 @@ from types import MappingProxyType
 from bus.cluster_metadata import cluster_records as records
 from bus.cluster_metadata.cluster_draft import ClusterRecord
 from bus.cluster_metadata.cluster_records import ViewCreated, ViewDeleted
-from bus.cluster_metadata.cluster_state import BUS_VERSION, LEVEL_OF_SECURITY, ClusterState, Topic
+from bus.cluster_metadata.cluster_state import (
+    BUS_VERSION,
+    LEVEL_OF_MANAGED_TABLES,
+    LEVEL_OF_SECURITY,
+    ClusterState,
+    Topic,
+)
 from bus.cluster_metadata.configs import (
     KEPT_CONFIGS,
     ConfigOperation,
@@ -26,6 +32,7 @@ from bus.cluster_metadata.configs import (
     collision_key,
     is_internal_topic,
     normalize_topic_configs,
+    resolve_topic_config,
 )
 from bus.cluster_metadata.partition_placement import (
     MIN_INSYNC_REPLICAS,
@@ -63,6 +70,7 @@ INTERNAL_CONFIGS = frozenset(
 )
 # Nothing depends on old rows of the audit but who reads them.
 _AUDIT_CONFIGS = INTERNAL_CONFIGS | {"retention.bytes", "retention.ms"}
+FOREIGN_WRITERS = "delta.foreign.writers.enable"
 _KEPT_KEYS = frozenset(map(collision_key, _OWN_TOPICS))
 
 
@@ -127,7 +135,8 @@ def decide_create_topic(
     `is_case_blind`: the storage takes names for one that differ in case only.
 
     Refused: INVALID_TOPIC_EXCEPTION (name illegal, internal or colliding), TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
-    INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG.
+    INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, UNSUPPORTED_VERSION (a config that brokers
+    of this level do not know).
     """
     name = command.name
     refused = check_topic_name(name) or check_not_internal(name) or _check_kept(name) or _check_free(state, name)
@@ -143,6 +152,9 @@ def decide_create_topic(
     configs = normalize_topic_configs(command.configs, broker)
     if isinstance(configs, Refused):
         return Step(configs)
+    refused = _check_config_level(state, configs)
+    if refused is not None:
+        return Step(refused)
     refused = _check_placing(state, command)
     if refused is not None:
         return Step(refused)
@@ -280,7 +292,8 @@ def decide_alter_topic_configs(
 ) -> TopicStep:
     """All operations or none; a record for each override that is another one afterwards. Refused:
     INVALID_TOPIC_EXCEPTION (internal, and a config that is not one of those that may be altered there, see
-    `INTERNAL_CONFIGS`), UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG, INVALID_REQUEST (a config named twice)."""
+    `INTERNAL_CONFIGS`), UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG, INVALID_REQUEST (a config named twice),
+    UNSUPPORTED_VERSION (a config that brokers of this level do not know)."""
     topic = _configurable_topic(state, command)
     if isinstance(topic, Refused):
         return Step(topic)
@@ -289,6 +302,9 @@ def decide_alter_topic_configs(
     configs = alter_topic_configs(overrides, command.operations, broker)
     if isinstance(configs, Refused):
         return Step(configs)
+    refused = _check_config_level(state, configs)
+    if refused is not None:
+        return Step(refused)
     configs = {**configs, **kept}
     if configs.get(MIN_INSYNC_REPLICAS) != topic.configs.get(MIN_INSYNC_REPLICAS):
         refused = _check_replicas(topic, configs)
@@ -421,6 +437,27 @@ def _check_placing(state: ClusterState, command: CreateTopic) -> Refused | None:
         expected = "expected a replica assignment alone, which says both numbers"
         return Refused(ErrorCode.INVALID_REQUEST, f"topic {command.name}: {expected}, found {found}")
     return check_replica_assignment(state, command.name, command.replica_assignment)
+
+
+def check_managed_tables(state: ClusterState) -> Refused | None:
+    """Return UNSUPPORTED_VERSION if there may be brokers that cannot open a managed table."""
+    if state.level >= LEVEL_OF_MANAGED_TABLES:
+        return None
+    return Refused(
+        ErrorCode.UNSUPPORTED_VERSION,
+        f"tables that keep other Delta engines from writing need {BUS_VERSION} {LEVEL_OF_MANAGED_TABLES}, found "
+        f"{state.level}: run bus cluster features upgrade once all brokers are of this version",
+    )
+
+
+def are_tables_managed(state: ClusterState, configs: Mapping[str, str]) -> bool:
+    """True if new tables of a topic with these overrides keep other Delta engines from writing."""
+    return check_managed_tables(state) is None and not resolve_topic_config(configs).delta_foreign_writers_enable
+
+
+def _check_config_level(state: ClusterState, configs: Mapping[str, str]) -> Refused | None:
+    """Check that every broker knows the configs."""
+    return check_managed_tables(state) if FOREIGN_WRITERS in configs else None
 
 
 def _check_replicas(topic: Topic, configs: Mapping[str, str]) -> Refused | None:

@@ -19,13 +19,14 @@ from bus.security.quotas import Quotas
 BUS_VERSION = "bus.version"
 # Levels of BUS_VERSION: which record types the log may have. 0: those up to ViewDeleted. 1: all but
 # BrokerListeners and those of level 3.
-LEVEL_MIN, LEVEL_MAX = 0, 5
+LEVEL_MIN, LEVEL_MAX = 0, 6
 LEVEL_OF_CLUSTERS = 1  # from which on a root may have several brokers
 LEVEL_OF_LISTENERS = 2  # from which on a broker may have other listeners than PLAINTEXT
 LEVEL_OF_SECURITY = 3  # from which on there are quotas and ACLs
 LEVEL_OF_ONE_PHASE = 4  # from which on a version alone may decide a transaction; the records are those of 3
 LEVEL_OF_RISING_NUMBERS = 5  # from which on a transactional id begins at its producer id; the records are those of 3
 LEVEL_OF_LEASES = 5  # from which on every broker has a lease in a file of its own; the records are those of 3
+LEVEL_OF_MANAGED_TABLES = 6  # from which on tables keep other Delta engines from writing; the records are those of 3
 
 
 @dataclass(frozen=True, slots=True)

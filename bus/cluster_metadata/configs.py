@@ -2,8 +2,7 @@
 
 Guards two promises: a topic never has a config that is unknown or out of range, and what `describe` says of a key is
 true, also where nothing acts on the key yet. Names, types, defaults and ranges are Kafka's (org.apache.kafka.storage
-.internals.log.LogConfig); `commit.interval.ms`, `commit.burst`, `delta.log.retention.ms`
-and `delta.log.versions.max` are the bus's own.
+.internals.log.LogConfig); `commit.interval.ms`, `commit.burst` and those that begin with `delta.` are the bus's own.
 Overrides are what users have set: name -> canonical text. Decides only; never changes the mapping that it is given.
 """
 

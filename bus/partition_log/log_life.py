@@ -332,6 +332,7 @@ class MaintenanceRules:
     compaction: CompactionRules | None = None
     is_internal: bool = False  # a topic of the bus's own: compacted as a whole, by a rule of its own
     may_delete_records: bool = True  # cleanup.policy is not compact alone
+    is_managed: bool = True  # no other Delta engine may write to the tables: not delta.foreign.writers.enable
 
     @property
     def is_compacted(self) -> bool:

@@ -1,7 +1,7 @@
 """The configs of a topic: names, types, defaults, ranges and meanings.
 
 Names, types, defaults and ranges are Kafka's (org.apache.kafka.storage.internals.log.LogConfig); `commit.interval.ms`,
-`commit.burst`, `delta.log.retention.ms` and `delta.log.versions.max` are the bus's own.
+`commit.burst` and those that begin with `delta.` are the bus's own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from bus.settings.keys import (
     AnyOf,
     Between,
     OneOf,
+    boolean,
     double,
     integer,
     keys_of,
@@ -97,6 +98,10 @@ class TopicConfig:
         50_000,
         "Versions that the Delta log keeps at most; older ones behind a checkpoint go before their time.",
         Between(1),
+    )
+    delta_foreign_writers_enable: bool = boolean(
+        False,
+        "Other Delta engines may write to the topic's tables. Counts when a table is made, and with bus log upgrade.",
     )
     commit_interval_ms: int = integer(
         10,

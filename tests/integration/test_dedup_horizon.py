@@ -43,7 +43,9 @@ def served(root: Path, clock: ManualClock) -> Iterator[bus_pb2_grpc.BusStub]:
     ):
         with Admin(f"127.0.0.1:{broker.port}") as admin:
             if "orders" not in admin.list_topics():
-                admin.create_topics([NewTopic("orders", partitions=1)])
+                admin.create_topics(
+                    [NewTopic("orders", partitions=1, configs={"delta.foreign.writers.enable": "true"})]
+                )
         yield bus_pb2_grpc.BusStub(channel)
 
 

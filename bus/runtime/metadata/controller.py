@@ -27,6 +27,7 @@ from bus.cluster_metadata.cluster_decisions import (
     DeleteTopic,
     RaiseLeaderEpoch,
     TopicResult,
+    are_tables_managed,
     decide_alter_quotas,
     decide_alter_topic_configs,
     decide_auto_create_topic,
@@ -383,7 +384,10 @@ class Controller:
         names = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
         new = [name for name in names if self._metadata.cluster.leadership(name) is None]
         create = functools.partial(
-            self._storage.create_partition, topic_id=topic.topic_id, check_removal=self._metadata.check_is_last
+            self._storage.create_partition,
+            topic_id=topic.topic_id,
+            is_managed=are_tables_managed(self._metadata.cluster, topic.configs),
+            check_removal=self._metadata.check_is_last,
         )
         created = await asyncio.gather(
             *(self._calls.commit(functools.partial(create, name)) for name in new), return_exceptions=True

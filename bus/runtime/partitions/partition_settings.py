@@ -94,6 +94,7 @@ def _maintenance(config: TopicConfig) -> MaintenanceRules:
         retention=RetentionRules(config.retention_ms, config.retention_bytes) if "delete" in policy else None,
         compaction=compaction if "compact" in policy else None,
         may_delete_records="delete" in policy or "compact" not in policy,
+        is_managed=not config.delta_foreign_writers_enable,
     )
 
 

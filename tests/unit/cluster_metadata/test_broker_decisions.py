@@ -170,10 +170,10 @@ def test_level_is_raised_once_and_never_goes_back() -> None:
     step = decide_upgrade_features(STATE, 1)
     assert (step.response, step.records) == (1, (LEVEL,))
     assert decide_upgrade_features(THREE, 1).records == ()
-    for state, level, bounds in ((STATE, 6, "0 to 5"), (STATE, -1, "0 to 5"), (THREE, 0, "1 to 5")):
+    for state, level, lowest in ((STATE, LEVEL_MAX + 1, 0), (STATE, -1, 0), (THREE, 0, 1)):
         assert refusal(decide_upgrade_features(state, level).response) == (
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"expected a level of bus.version from {bounds}, found {level}",
+            f"expected a level of bus.version from {lowest} to {LEVEL_MAX}, found {level}",
         )
 
 

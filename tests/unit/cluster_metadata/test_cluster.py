@@ -28,7 +28,15 @@ from bus.cluster_metadata.cluster_records import (
     encode_record,
     replay_cluster,
 )
-from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, Broker, ClusterState, ElectedController, Leadership, Topic
+from bus.cluster_metadata.cluster_state import (
+    EMPTY_CLUSTER,
+    LEVEL_MAX,
+    Broker,
+    ClusterState,
+    ElectedController,
+    Leadership,
+    Topic,
+)
 from bus.model import BrokerEndpoint, TopicPartition
 from tests.support.cluster_states import partitions_led_by, topic_by_id
 
@@ -179,8 +187,8 @@ def test_earlier_state_is_untouched_by_what_follows() -> None:
         (TopicDeleted("orders", "id-0"), "expected topic id id-1 for orders, found id-0"),
         (TopicFilesDeleted("id-1"), "expected topic id id-1 among the deleted ones"),
         (FeatureLevel("other", 1), "expected the feature bus.version, found 'other'"),
-        (FeatureLevel("bus.version", 0), "expected a level of bus.version from 1 to 5, found 0"),
-        (FeatureLevel("bus.version", 6), "from 1 to 5, found 6: written by a newer version"),
+        (FeatureLevel("bus.version", 0), f"expected a level of bus.version from 1 to {LEVEL_MAX}, found 0"),
+        (FeatureLevel("bus.version", LEVEL_MAX + 1), f"found {LEVEL_MAX + 1}: written by a newer version"),
         (STARTED, "expected bus.version 1 before a record BrokerStarted, found 0"),
         (BrokerFenced(0, 0), "expected bus.version 1 before a record BrokerFenced"),
         (BrokerUnfenced(0, 0), "expected bus.version 1 before a record BrokerUnfenced"),
@@ -202,7 +210,7 @@ def test_record_that_breaks_an_invariant_stops_the_machine(record: ClusterRecord
 @pytest.mark.parametrize(
     ("record", "broken"),
     [
-        (LEVEL, "expected a level of bus.version from 2 to 5, found 1"),
+        (LEVEL, f"expected a level of bus.version from 2 to {LEVEL_MAX}, found 1"),
         (
             ClientQuotaChanged('{"user": "a"}', None),
             "expected bus.version 3 before a record ClientQuotaChanged, found 1",

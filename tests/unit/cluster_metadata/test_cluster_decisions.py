@@ -16,6 +16,7 @@ from bus.cluster_metadata.cluster_decisions import (
     RaiseLeaderEpoch,
     TopicResult,
     TopicStep,
+    are_tables_managed,
     decide_alter_topic_configs,
     decide_auto_create_topic,
     decide_create_internal_topic,
@@ -38,7 +39,7 @@ from bus.cluster_metadata.cluster_records import (
     TopicFilesDeleted,
     apply,
 )
-from bus.cluster_metadata.cluster_state import EMPTY_CLUSTER, ClusterState
+from bus.cluster_metadata.cluster_state import BUS_VERSION, EMPTY_CLUSTER, LEVEL_OF_MANAGED_TABLES, ClusterState
 from bus.cluster_metadata.configs import (
     AlterOperation,
     ConfigOperation,
@@ -100,6 +101,33 @@ def test_created_topic_and_its_configs_are_one_step() -> None:
         TopicConfigChanged("new", "id-new", "commit.burst", "1"),
     )
     assert step.response == TopicResult("new", "id-new", 2, {"retention.ms": "7", "commit.burst": "1"})
+
+
+LEVEL_BEFORE = FeatureLevel(BUS_VERSION, LEVEL_OF_MANAGED_TABLES - 1)
+NOW_MANAGED = FeatureLevel(BUS_VERSION, LEVEL_OF_MANAGED_TABLES)
+FOREIGN_WRITERS = {"delta.foreign.writers.enable": "true"}
+
+
+def test_new_tables_keep_other_engines_from_writing_once_every_broker_can_open_them() -> None:
+    before, after = apply(STATE, LEVEL_BEFORE), apply(STATE, NOW_MANAGED)
+    assert not are_tables_managed(before, {})
+    assert are_tables_managed(after, {})
+    assert are_tables_managed(after, {"delta.foreign.writers.enable": "false", "retention.ms": "5"})
+    assert not are_tables_managed(after, FOREIGN_WRITERS)
+
+
+def test_config_that_an_earlier_broker_does_not_know_waits_for_the_level() -> None:
+    set_it = [ConfigOperation("delta.foreign.writers.enable", AlterOperation.SET, "true")]
+    for state, is_taken in ((apply(STATE, LEVEL_BEFORE), False), (apply(STATE, NOW_MANAGED), True)):
+        steps = (
+            create(CreateTopic("new", 1, FOREIGN_WRITERS), state),
+            decide_alter_topic_configs(state, AlterTopicConfigs("orders", set_it)),
+        )
+        for step in steps:
+            assert isinstance(step.response, TopicResult) == is_taken
+            if isinstance(step.response, Refused):
+                assert step.response.code is ErrorCode.UNSUPPORTED_VERSION
+                assert "need bus.version 6, found 5" in step.response.message
 
 
 @pytest.mark.parametrize("unsaid", [-1, 0])

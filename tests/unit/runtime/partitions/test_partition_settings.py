@@ -33,6 +33,7 @@ CONFIG = TopicConfig(
     file_delete_delay_ms=9,
     delta_log_retention_ms=10,
     delta_log_versions_max=11,
+    delta_foreign_writers_enable=True,
     compression_type="zstd",
 )
 
@@ -52,6 +53,7 @@ def test_every_config_of_maintenance_reaches_its_rule() -> None:
         compaction=CompactionRules(dirty_ratio_min=0.6, lag_min_ms=7, lag_max_ms=8),
         is_internal=False,
         may_delete_records=True,
+        is_managed=False,
     )
     assert settings.producer_expiration_ms == 77
 
