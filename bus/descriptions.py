@@ -330,6 +330,7 @@ class MaintainedLog:
     dropped_versions: int
     deleted_files: int  # data files that are gone from the storage
     deleted_bytes: int
+    is_managed: bool = False  # no other Delta engine may write to the table
 
 
 @dataclass(frozen=True, slots=True)

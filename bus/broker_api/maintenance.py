@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 
 from bus.broker_api.authorization import OF_CLUSTER, Access
 from bus.broker_api.requests import BrokerStopping, Items, gather_answers
+from bus.cluster_metadata.cluster_decisions import check_managed_tables
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.cluster_metadata.configs import is_internal_topic
 from bus.descriptions import LogDirDescription, ReplicaInfo
@@ -109,6 +110,11 @@ class MaintenanceApi:
         if refused is not None:
             yield _NO_PARTITION, refused
             return
+        if action is MaintenanceAction.UPGRADE:
+            refused = check_managed_tables(self._cluster.state)
+            if refused is not None:
+                yield _NO_PARTITION, refused
+                return
         waiting = deque(self._partitions_of(topic, numbers))
         note_count(len(waiting))
         running: dict[asyncio.Future[MaintainResult], int] = {}

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from deltalake import DeltaTable
 
 from bus import Admin, BusError, ErrorCode, NewTopic
 from bus.cli.main import cli
 from bus.client.producer.batch import RecordFuture
 from bus.cluster_metadata.cluster_state import LEVEL_MAX
+from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from tests.support.chaos_programs import Program, told_if_it_fails
 from tests.support.chaotic_cluster import BROKERS, ChaoticBroker, ChaoticCluster
 from tests.support.earlier_version import LEVEL, unpack_version
@@ -171,6 +173,21 @@ def upgrade(cluster: ChaoticCluster, traffic: Traffic) -> None:
         cluster.tell(f"bus.version is {LEVEL_MAX}")
         wait_until(lambda: level_and_highest(admin), (LEVEL_MAX, {LEVEL_MAX}), traffic.programs)
         traffic.wait_for_progress()
+        assert not any(is_managed(cluster, name) for name in (*ORDERS, *LEDGER))
+        for _ in range(2):
+            done = CliRunner().invoke(
+                cli, ["log", "upgrade", "--all"], env={"BUS_ADDRESS": ",".join(cluster.addresses)}
+            )
+            assert done.exit_code == 0, done.output
+            cluster.tell("the tables keep other engines from writing")
+            traffic.wait_for_progress()
+        for name in (*ORDERS, *LEDGER, TopicPartition(CLUSTER_METADATA_TOPIC, 0)):
+            assert is_managed(cluster, name), name
+
+
+def is_managed(cluster: ChaoticCluster, name: TopicPartition) -> bool:
+    protocol = DeltaTable(str(cluster.root / "topics" / name.topic / str(name.partition))).protocol()
+    return "busManaged" in (protocol.writer_features or ())
 
 
 def leave_to_the_version_before(cluster: ChaoticCluster, broker: ChaoticBroker, traffic: Traffic, admin: Admin) -> None:

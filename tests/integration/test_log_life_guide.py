@@ -22,7 +22,7 @@ _WORDS = {
 }
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)  # a process for each command, of which each has a bound of its own
 def test_every_block_of_the_guide_does_what_the_guide_says(tmp_path: Path) -> None:
     text = run_guide("log-life.md", tmp_path)
     lines = text.splitlines()

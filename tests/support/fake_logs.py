@@ -78,6 +78,7 @@ class FakeLogBroker(FakeBroker):
                 dropped_versions=3,
                 deleted_files=2,
                 deleted_bytes=2_048,
+                is_managed=True,
             )
 
     def SwapFiles(self, request: pb.SwapFilesRequest, context: Any) -> pb.SwapFilesResponse:

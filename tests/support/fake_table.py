@@ -180,6 +180,7 @@ class FakeTable:
         self.follows = 0
         self.rows: list[ProducerRow] = []
         self.is_appending = False
+        self.is_managed = False
         self.high_watermarks = {0: 0}
         self.state = LogState(version=0, log_start=0, high_watermark=0, leader_epoch=-1, file_count=0, size_bytes=0)
         self.log = FakeLog(self)
@@ -264,6 +265,12 @@ class FakeTable:
         change()
         committed = self.next_version()
         return committed if step is None else Unknown(committed.version, "the reply was lost")
+
+    def set_managed(self, wanted: bool, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
+        def change() -> None:
+            self.is_managed = wanted
+
+        return self.change(change)
 
     def commit_foreign(self, count: int, *, leader_epoch: int = -1) -> None:
         """Commit `count` records as another writer that this one does not know of."""

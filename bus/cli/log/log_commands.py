@@ -17,7 +17,7 @@ import click
 from bus.cli.commands import BusCommand, BusGroup
 from bus.cli.failures import EXIT_FAILURE
 from bus.cli.log.log_describe import describe, dump
-from bus.cli.log.log_maintenance import clean, compact, dirs, roll
+from bus.cli.log.log_maintenance import clean, compact, dirs, roll, upgrade
 from bus.cli.options import listing_format_option, root_option
 from bus.cli.output import Column, Columns, Kind, echo, named_cells, resolve_form, write_listing
 from bus.cli.partition_arguments import Target, open_store, partitions_of, target_argument
@@ -149,6 +149,7 @@ log.add_command(dump)
 log.add_command(roll)
 log.add_command(compact)
 log.add_command(clean)
+log.add_command(upgrade)
 log.add_command(repair)
 
 

@@ -57,6 +57,7 @@ _PARTITION_COLUMNS: Columns[PartitionSummary] = (
     Column("log_size", lambda one: one.log_bytes, Kind.BYTES),
     Column("checkpoint", lambda one: one.last_checkpoint, Kind.NUMBER),
     Column("checkpoint_lag", lambda one: one.checkpoint_lag, Kind.NUMBER, "BEHIND"),
+    Column("foreign_writers", lambda one: "refused" if one.is_managed else "allowed", label="WRITERS"),
 )
 _VERSION_COLUMNS: Columns[VersionSummary] = (
     Column("version", lambda one: one.version, Kind.NUMBER, is_key=True),
@@ -211,6 +212,7 @@ def _facts(summary: PartitionSummary, *, now_ms: int) -> Iterator[tuple[str, str
     if summary.lost_ranges:
         lost = ", ".join(f"{first} to {following - 1}" for first, following in summary.lost_ranges)
         yield "Lost", f"offsets {lost}: their records were given up by a repair"
+    yield "Writers", "the bus alone" if summary.is_managed else "other Delta engines, too: see bus log upgrade"
     yield "LeaderEpoch", str(summary.leader_epoch) if summary.leader_epoch >= 0 else "none has committed yet"
     files = f"{count_of(len(summary.files), 'file')}, {human_bytes(summary.size_bytes)}"
     yield "Data", f"{count_of(summary.record_count, 'record')} in {files}"

@@ -1,5 +1,5 @@
-"""`bus log roll`, `compact` and `clean`: what the broker does for its logs in time, now and by hand; `bus log dirs`:
-what they take in the root.
+"""`bus log roll`, `compact` and `clean`: what the broker does for its logs in time, now and by hand; `bus log upgrade`:
+who may write to their tables; `bus log dirs`: what they take in the root.
 
 Unlike the rest of `bus log` these ask brokers: only a partition's leader writes to its table, and all of them know what
 they lead.
@@ -16,8 +16,8 @@ import click
 from bus.cli.commands import BusCommand
 from bus.cli.options import address_option, complete_topics, listing_format_option, open_admin
 from bus.cli.output import Column, Columns, Kind, echo, human_bytes, write_listing
-from bus.cli.partition_arguments import Target, partitions_in
-from bus.errors import Refused, count_of
+from bus.cli.partition_arguments import Target, partitions_in, scope_of
+from bus.errors import BusError, Refused, count_of
 
 if TYPE_CHECKING:
     from bus.descriptions import LogDirDescription, MaintainedLog, ReplicaInfo
@@ -101,6 +101,52 @@ def clean(target: str, form: str | None, address: str) -> None:
     delta.log.versions.max and file.delete.delay.ms count as ever.
     """
     _maintain("clean", target, form, address)
+
+
+_UPGRADE_COLUMNS: Columns[tuple[str, MaintainedLog]] = (
+    Column("topic", lambda row: row[0], is_key=True),
+    Column("partition", lambda row: row[1].partition, Kind.NUMBER, is_key=True),
+    Column("version", lambda row: row[1].version, Kind.NUMBER),
+    Column("foreign_writers", lambda row: "refused" if row[1].is_managed else "allowed"),
+)
+
+
+@click.command(
+    cls=BusCommand,
+    examples="""
+    bus log upgrade orders
+    bus log upgrade --all
+    """,
+)
+@click.argument("target", metavar="[TOPIC[/PARTITION]]", required=False, shell_complete=complete_topics)
+@click.option("--all", "is_all", is_flag=True, help="All topics, those of the bus itself, too.")
+@listing_format_option()
+@address_option()
+def upgrade(target: str | None, is_all: bool, form: str | None, address: str) -> None:
+    """Keep other Delta engines from writing to the tables of a topic, while the broker runs.
+
+    For tables of an earlier version of the bus: new ones are made so. One Delta version that changes the protocol of
+    the table, and no record; every engine reads on. A topic with delta.foreign.writers.enable lets other engines write
+    from then on. Safe to repeat: a table that is as it is to be gets no version.
+    """
+    if is_all == (target is not None):
+        raise click.UsageError("expected TOPIC, TOPIC/PARTITION or --all, and only one of them")
+    chosen = None if target is None else Target(target)
+    done: list[tuple[str, MaintainedLog]] = []
+    failures: list[BusError] = []
+    with open_admin(address) as admin:
+        topics = [chosen.topic] if chosen is not None else admin.list_topics(include_internal=True)
+        numbers = () if chosen is None or chosen.partition is None else (chosen.partition,)
+        for topic, wanted in scope_of(partitions_in(dict.fromkeys(topics, numbers), admin)).items():
+            try:
+                for one in admin.maintain_log(topic, "upgrade", wanted):
+                    done.append((topic, one))
+            except BusError as failure:
+                failures.append(failure)  # those of other topics are upgraded all the same
+    if done or not failures:
+        write_listing(_UPGRADE_COLUMNS, sorted(done, key=lambda row: (row[0], row[1].partition)), form)
+    if failures:
+        raise failures[0]
 
 
 def _maintain(action: str, target: str, form: str | None, address: str) -> None:

@@ -50,6 +50,7 @@ _ACTIONS = {
     "roll": pb.MAINTENANCE_ACTION_ROLL,
     "compact": pb.MAINTENANCE_ACTION_COMPACT,
     "clean": pb.MAINTENANCE_ACTION_CLEAN,
+    "upgrade": pb.MAINTENANCE_ACTION_UPGRADE,
 }
 _SWAP_KINDS = {"same_rows": pb.SWAP_KIND_SAME_ROWS, "last_of_keys": pb.SWAP_KIND_LAST_OF_KEYS}
 
@@ -228,11 +229,14 @@ class TopicAdmin:
         self, topic: str, action: str, partitions: Collection[int] | None = None
     ) -> Generator[MaintainedLog, None, None]:
         """Have the leaders do now what they do by themselves in time, in these partitions, or in all: "roll" small data
-        files into large ones, "compact" by key, or "clean" what retention lets go, old versions and removed files.
+        files into large ones, "compact" by key, or "clean" what retention lets go, old versions and removed files. What
+        they do only if they are asked: "upgrade" keeps other Delta engines from writing to the tables, or lets them, as
+        `delta.foreign.writers.enable` of the topic says.
 
         Begins at once. The iterator gives the result of each partition as it is finished, in no order, and raises at
-        its end if any failed: POLICY_VIOLATION for "compact" where `cleanup.policy` has no compact. There is no
-        deadline. Who closes the iterator ends the call: partitions that were not begun stay as they are.
+        its end if any failed: POLICY_VIOLATION for "compact" where `cleanup.policy` has no compact, UNSUPPORTED_VERSION
+        for "upgrade" below level 6 of `bus.version`. There is no deadline. Who closes the iterator ends the call:
+        partitions that were not begun stay as they are.
         """
         if partitions is not None:
             partitions = check_items("partitions", partitions, check_integer, "integers")

@@ -158,6 +158,7 @@ class MaintenanceAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MAINTENANCE_ACTION_ROLL: _ClassVar[MaintenanceAction]
     MAINTENANCE_ACTION_COMPACT: _ClassVar[MaintenanceAction]
     MAINTENANCE_ACTION_CLEAN: _ClassVar[MaintenanceAction]
+    MAINTENANCE_ACTION_UPGRADE: _ClassVar[MaintenanceAction]
 
 class SwapKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -297,6 +298,7 @@ ACL_PERMISSION_DENY: AclPermission
 MAINTENANCE_ACTION_ROLL: MaintenanceAction
 MAINTENANCE_ACTION_COMPACT: MaintenanceAction
 MAINTENANCE_ACTION_CLEAN: MaintenanceAction
+MAINTENANCE_ACTION_UPGRADE: MaintenanceAction
 SWAP_KIND_SAME_ROWS: SwapKind
 SWAP_KIND_LAST_OF_KEYS: SwapKind
 RESOURCE_TYPE_TOPIC: ResourceType
@@ -1799,7 +1801,7 @@ class MaintainLogRequest(_message.Message):
     def __init__(self, action: _Optional[_Union[MaintenanceAction, str]] = ..., topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class MaintainLogResponse(_message.Message):
-    __slots__ = ("partition", "error_code", "error_message", "version", "files_before", "files_after", "bytes_before", "bytes_after", "rewritten_bytes", "log_start", "dropped_versions", "deleted_files", "deleted_bytes")
+    __slots__ = ("partition", "error_code", "error_message", "version", "files_before", "files_after", "bytes_before", "bytes_after", "rewritten_bytes", "log_start", "dropped_versions", "deleted_files", "deleted_bytes", "is_managed")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -1813,6 +1815,7 @@ class MaintainLogResponse(_message.Message):
     DROPPED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     DELETED_FILES_FIELD_NUMBER: _ClassVar[int]
     DELETED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    IS_MANAGED_FIELD_NUMBER: _ClassVar[int]
     partition: int
     error_code: ErrorCode
     error_message: str
@@ -1826,7 +1829,8 @@ class MaintainLogResponse(_message.Message):
     dropped_versions: int
     deleted_files: int
     deleted_bytes: int
-    def __init__(self, partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., version: _Optional[int] = ..., files_before: _Optional[int] = ..., files_after: _Optional[int] = ..., bytes_before: _Optional[int] = ..., bytes_after: _Optional[int] = ..., rewritten_bytes: _Optional[int] = ..., log_start: _Optional[int] = ..., dropped_versions: _Optional[int] = ..., deleted_files: _Optional[int] = ..., deleted_bytes: _Optional[int] = ...) -> None: ...
+    is_managed: bool
+    def __init__(self, partition: _Optional[int] = ..., error_code: _Optional[_Union[ErrorCode, str]] = ..., error_message: _Optional[str] = ..., version: _Optional[int] = ..., files_before: _Optional[int] = ..., files_after: _Optional[int] = ..., bytes_before: _Optional[int] = ..., bytes_after: _Optional[int] = ..., rewritten_bytes: _Optional[int] = ..., log_start: _Optional[int] = ..., dropped_versions: _Optional[int] = ..., deleted_files: _Optional[int] = ..., deleted_bytes: _Optional[int] = ..., is_managed: _Optional[bool] = ...) -> None: ...
 
 class SwapFilesRequest(_message.Message):
     __slots__ = ("topic", "partition", "kind", "removes", "adds")

@@ -1,4 +1,4 @@
-"""Maintenance of the metadata log: snapshots of the state, rolling, checkpoints and cleanup.
+"""Maintenance of the metadata log: snapshots of the state, rolling, checkpoints, cleanup, the switch of its protocol.
 
 Theory of operation. Rolling, checkpoints and the deletion of old versions are those of every partition
 (partition_maintenance.py); the metadata log commits them between two changes. A snapshot is one append of the
@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from bus.cluster_metadata.cluster_decisions import check_managed_tables
 from bus.cluster_metadata.cluster_records import encode_record, is_snapshot_due, replay_cluster, snapshot_of
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.errors import ErrorCode, Refused, StorageFault
@@ -24,7 +25,7 @@ from bus.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from bus.partition_log.log_life import MaintenanceRules
 from bus.ports import CommitOutcome, Committed, PartitionTable, TypedLog
 from bus.runtime.blocking import BlockingCalls
-from bus.runtime.partitions.maintenance import Maintenance, MaintenanceAction
+from bus.runtime.partitions.maintenance import MaintainResult, Maintenance, MaintenanceAction
 from bus.runtime.partitions.maintenance_jobs import Writer
 from bus.runtime.partitions.partition_maintenance import PartitionMaintenance
 from bus.runtime.tasks import TaskScope, time_limit
@@ -63,6 +64,7 @@ class MetadataMaintenance:
         self._changes = changes
         self._tasks = tasks
         self._snapshot: asyncio.Task[None] | None = None
+        self._upgrade: asyncio.Future[MaintainResult] | None = None
         self._no_snapshot_before = 0  # high watermark
         self._roll_at_files = _ROLLED_FILES
         self._is_stopped = False
@@ -78,11 +80,13 @@ class MetadataMaintenance:
         """To be called now and then; returns at once."""
         self._maintenance.look()
         self._begin_snapshot_if_due()
+        self._upgrade_if_due()
 
     def look_after_commit(self) -> None:
         self._maintenance.look_after_commit()
         self._begin_snapshot_if_due()
         self._roll_if_due()
+        self._upgrade_if_due()
 
     def _roll_if_due(self) -> None:
         """Sooner than other logs: every start reads all of this one, and most of its files have one record."""
@@ -92,6 +96,15 @@ class MetadataMaintenance:
         elif small >= self._roll_at_files:
             self._roll_at_files = small + _ROLLED_FILES  # if it cannot be done
             self._maintenance.maintain(MaintenanceAction.ROLL)
+
+    def _upgrade_if_due(self) -> None:
+        """Keep other Delta engines from writing, as soon as every broker can open such a table. Of other topics an
+        operator decides that; nobody but the controller has business in this log."""
+        is_under_way = self._upgrade is not None and not self._upgrade.done()
+        if self._is_stopped or self._table.is_managed or is_under_way:
+            return
+        if check_managed_tables(self._changes.cluster) is None:
+            self._upgrade = self._maintenance.maintain(MaintenanceAction.UPGRADE)
 
     async def end(self) -> None:
         """Finish due maintenance if that takes seconds, and begin nothing more. No change comes any longer."""

@@ -37,6 +37,7 @@ class MaintenanceAction(Enum):
     ROLL = "roll"  # small data files become large ones, due or not
     COMPACT = "compact"  # the last record of each key stays
     CLEAN = "clean"  # retention; then versions, removed files and orphans that are old enough are deleted
+    UPGRADE = "upgrade"  # the table lets other Delta engines write or not, as its topic's configs say
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,6 +199,31 @@ class MaintenanceJobs:
             case Refused():
                 return outcome
 
+    # ------------------------------------------------------------------ other engines
+
+    async def set_managed(self, wanted: bool) -> JobResult:
+        """Keep other Delta engines from writing to the table, or let them. Repeated after a foreign commit: a table
+        that is as wanted gets no version."""
+
+        def change(*, leader_epoch: int, now_ms: int) -> Callable[[], CommitOutcome] | Committed:
+            log = self._table.state
+            if self._table.is_managed == wanted:
+                return Committed(log.version, log.high_watermark)
+            return functools.partial(self._table.set_managed, wanted, leader_epoch=leader_epoch, now_ms=now_ms)
+
+        before = self._table.is_managed
+        for _ in range(CONFLICTS_MAX):
+            outcome = await self._writer.commit_between_appends(change)
+            match outcome:
+                case Committed():
+                    if before != wanted:
+                        who = "the bus alone" if wanted else "other Delta engines, too,"
+                        _log.info("upgrade: from now on %s may write to the table", who, extra=self._fields())
+                    return Done()
+                case Refused():
+                    return outcome
+        return self._refuse(f"lost {CONFLICTS_MAX} races for a version")
+
     # ------------------------------------------------------------------ letting go
 
     async def delete_records(self, offset: int, *, may_delete: bool) -> DeleteRecordsResult:

@@ -210,6 +210,8 @@ class PartitionMaintenance:
                 done = await self._compact_now()
             case MaintenanceAction.CLEAN:
                 done = await self._clean_now()
+            case MaintenanceAction.UPGRADE:
+                done = await self.jobs.set_managed(self._rules.is_managed)
         if isinstance(done, Refused):
             return done
         after = self._table.state
@@ -225,6 +227,7 @@ class PartitionMaintenance:
             dropped_versions=done.dropped.versions,
             deleted_files=done.dropped.data_files,
             deleted_bytes=done.dropped.data_bytes,
+            is_managed=self._table.is_managed,
         )
 
     async def _roll_all(self) -> JobResult:

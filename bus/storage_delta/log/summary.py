@@ -28,6 +28,7 @@ from bus.storage_delta.log.listing import (
     version_name,
 )
 from bus.storage_delta.log.reading import describe_by_statistics, find_commit, load_removed, read_commit, read_whole_log
+from bus.storage_delta.log.table_protocol import is_managed
 from bus.storage_delta.log.table_state import TableState, adopt
 from bus.storage_delta.log.txns import TRANSACTION_APPS, Txn, transaction_app, transaction_txns
 from bus.storage_delta.staging import DeltaStagedTransactions
@@ -90,6 +91,7 @@ class PartitionSummary:
     orphans: Mapping[str, int]  # data files that no version names -> bytes
     transactions: Sequence[EndedTransaction]  # one of each id, the one that ended last at the end
     staged: Sequence[StagedTransaction]
+    is_managed: bool  # no other Delta engine may write to the table
 
     @property
     def record_count(self) -> int:
@@ -165,6 +167,7 @@ def describe_partition(store: ObjectStore, partition: TopicPartition) -> Partiti
             StagedTransaction(**asdict(key), **asdict(staged))
             for key, staged in DeltaStagedTransactions(store, folder).list()
         ],
+        is_managed=is_managed(state.protocol),
     )
 
 

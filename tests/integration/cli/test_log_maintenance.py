@@ -1,4 +1,4 @@
-"""`bus log roll`, `compact` and `clean` against logs in memory."""
+"""`bus log roll`, `compact`, `clean` and `upgrade` against logs in memory."""
 
 from __future__ import annotations
 
@@ -71,6 +71,26 @@ def test_broker_that_goes_away_is_an_error_and_no_traceback(broker: FakeLogBroke
     result = run(broker, "clean", "orders")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("error: NETWORK_EXCEPTION:")
+
+
+def test_an_upgrade_shows_who_may_write_and_goes_on_behind_a_topic_that_fails(broker: FakeLogBroker) -> None:
+    broker.cluster.create("payments", 1)
+    broker.log_script.append(Refuse(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full"))
+    result = run(broker, "upgrade", "--all", "--format", "csv")
+    assert result.exit_code == 1
+    assert {request.action for request in broker.maintained} == {pb.MAINTENANCE_ACTION_UPGRADE}
+    assert result.stdout.splitlines() == [
+        "topic,partition,version,foreign_writers",
+        "orders,1,7,refused",
+        "payments,0,7,refused",
+    ]
+    assert result.stderr.splitlines()[-1] == "error: KAFKA_STORAGE_ERROR: the disk is full"
+
+
+@pytest.mark.parametrize("arguments", [(), ("orders", "--all")])
+def test_an_upgrade_is_of_one_topic_or_of_all(broker: FakeLogBroker, arguments: tuple[str, ...]) -> None:
+    result = run(broker, "upgrade", *arguments)
+    assert (result.exit_code, broker.maintained) == (2, [])
 
 
 def test_unknown_partition_is_refused_before_anything_begins(broker: FakeLogBroker) -> None:

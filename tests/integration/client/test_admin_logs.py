@@ -102,7 +102,7 @@ def test_trying_again_ends_with_the_time_for_a_call(broker: FakeLogBroker) -> No
 
 def test_maintenance_gives_a_result_for_each_partition(broker: FakeLogBroker, admin: Admin) -> None:
     assert list(admin.maintain_log("orders", "compact")) == [
-        MaintainedLog(number, 7, 4, 1, 4_096, 1_024, 1_025, 5, 3, 2, 2_048) for number in (0, 1)
+        MaintainedLog(number, 7, 4, 1, 4_096, 1_024, 1_025, 5, 3, 2, 2_048, True) for number in (0, 1)
     ]
     assert [request.action for request in broker.maintained] == [pb.MAINTENANCE_ACTION_COMPACT]
     assert [one.partition for one in admin.maintain_log("orders", "roll", [1])] == [1]
@@ -150,7 +150,7 @@ def test_broker_that_goes_away_in_the_middle_is_an_error(broker: FakeLogBroker, 
 
 
 def test_what_cannot_be_maintained_is_refused_before_anything_begins(broker: FakeLogBroker, admin: Admin) -> None:
-    with pytest.raises(BusError, match="expected an action roll, compact or clean, found 'vacuum'"):
+    with pytest.raises(BusError, match="expected an action roll, compact, clean or upgrade, found 'vacuum'"):
         admin.maintain_log("orders", "vacuum")
     with pytest.raises(BusError, match="'nowhere'"):
         admin.maintain_log("nowhere", "roll")

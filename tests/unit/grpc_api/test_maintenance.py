@@ -235,7 +235,7 @@ def test_unknown_action_and_kind_are_bad_requests() -> None:
         maintained = bench.handler.maintain(
             open_access("MaintainLog"), pb.MaintainLogRequest(action=action, topic="orders")
         )
-        with pytest.raises(ValueError, match="from 0 to 2, found 9"):
+        with pytest.raises(ValueError, match="from 0 to 3, found 9"):
             await anext(maintained)
         with pytest.raises(ValueError, match="from 0 to 1, found 9"):
             await bench.handler.swap_files(open_access("SwapFiles"), pb.SwapFilesRequest(kind=action, topic="orders"))

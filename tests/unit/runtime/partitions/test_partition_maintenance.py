@@ -882,3 +882,51 @@ def test_a_reader_in_a_hole_that_reaches_to_the_end_it_may_read_gets_nothing_yet
         assert (list(result.batches), result.high_watermark) == ([], 3)
 
     run(scenario)
+
+
+# ---------------------------------------------------------------- who may write
+
+
+@pytest.mark.parametrize("is_managed", [True, False])
+def test_an_upgrade_is_one_version_and_none_where_the_table_is_as_its_topic_says(is_managed: bool) -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.table.is_managed = not is_managed
+        for expected in (1, 1):
+            done = await bench.partition.maintain(MaintenanceAction.UPGRADE)
+            assert isinstance(done, MaintainedLog)
+            assert (done.version, done.is_managed) == (expected, is_managed)
+        assert base_offset(await bench.append()) == 0
+
+    run(scenario, replace(ROLLING, is_managed=is_managed))
+
+
+def test_an_upgrade_beside_another_writer_is_done_behind_it() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.table.change_script = [Conflicted(1, leader_epoch=None, operation="OPTIMIZE")]
+        bench.table.commit_foreign(0)
+        done = await bench.partition.maintain(MaintenanceAction.UPGRADE)
+        assert isinstance(done, MaintainedLog)
+        assert (done.version, done.is_managed) == (2, True)
+
+    run(scenario)
+
+
+def test_an_upgrade_of_which_nobody_knows_the_outcome_is_not_done_twice() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.table.change_script = [Scripted.LOST_REPLY]
+        assert code(await bench.partition.maintain(MaintenanceAction.UPGRADE)) is ErrorCode.KAFKA_STORAGE_ERROR
+        done = await bench.partition.maintain(MaintenanceAction.UPGRADE)
+        assert isinstance(done, MaintainedLog)
+        assert (done.version, done.is_managed) == (1, True)
+
+    run(scenario)
+
+
+def test_an_upgrade_by_a_leader_that_another_one_follows_is_refused() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.table.change_script = [Conflicted(1, leader_epoch=7, operation="FENCE", is_rival=True)]
+        assert isinstance(await bench.partition.maintain(MaintenanceAction.UPGRADE), Refused)
+        assert not bench.table.is_managed
+        assert bench.partition.stopped is not None
+
+    run(scenario)
