@@ -45,7 +45,7 @@ from bus.storage_delta.log.recovery import (
 )
 from bus.storage_delta.log.snapshot import Snapshot
 from bus.storage_delta.log.table_metadata import bring_up_to_date
-from bus.storage_delta.log.table_protocol import is_managed, protocol_of
+from bus.storage_delta.log.table_protocol import protocol_of
 from bus.storage_delta.log.txns import (
     encode_proofs,
 )
@@ -92,7 +92,6 @@ class DeltaPartitionTable:
             store, folder, under_way, clock=self._clock, topic_id=topic_id, incarnation=incarnation
         )
         self._leadership = Leadership(self.log, self._writer)
-        self._is_managed = False  # according to the log that the table's leader has read
         self.cleanup = Cleanup(
             store, folder, self.log, self._writer, under_way, self._leadership, topic_id=topic_id, clock=self._clock
         )
@@ -237,7 +236,7 @@ class DeltaPartitionTable:
 
     @property
     def is_managed(self) -> bool:
-        return self._is_managed
+        return self.cleanup.is_managed
 
     def set_managed(self, wanted: bool, *, leader_epoch: int, now_ms: int) -> CommitOutcome:
         self._leadership.check(leader_epoch)
@@ -248,7 +247,7 @@ class DeltaPartitionTable:
         outcome = self._writer.commit(version, data, signature, high_watermark=high_watermark)
         if isinstance(outcome, Committed):
             self.log.view = view.fenced(leader_epoch)
-            self._is_managed = wanted
+            self.cleanup.is_managed = wanted
         return outcome
 
     def _write_rows(
@@ -299,6 +298,5 @@ class DeltaPartitionTable:
     def _take(self, snapshot: Snapshot) -> None:
         """Take over the snapshot as the leader of the table."""
         self._following.forget()
-        self._is_managed = is_managed(snapshot.state.protocol)
         for part in (self.cleanup, self.producers, self.transactions):
             part.take(snapshot)

@@ -18,6 +18,7 @@ TOPICS_FOLDER = "topics"
 LAST_CHECKPOINT = "_last_checkpoint"
 _PARTITION_NAME = re.compile(r"0|[1-9][0-9]*")
 _VERSION_NAME = re.compile(r"(\d{20})\.json")
+_ENGINE_FILE_NAME = re.compile(r"part-.*\.parquet")
 _CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 
@@ -96,9 +97,11 @@ def list_log(
     return LogListing(versions, checkpoints, others, [entry.name for entry in found.leftovers])
 
 
-def list_data_files(store: ObjectStore, folder: str) -> set[str]:
-    """Those that the bus names."""
-    return {entry.name for entry in store.list(folder, with_sizes=False).files if is_data_file(entry.name)}
+def list_data_files(store: ObjectStore, folder: str, *, of_engines: bool = False) -> set[str]:
+    """Those that the bus names. `of_engines`: and those that Spark and delta-rs name: where they may not write, they
+    leave rows behind that they have written before they ask, and nobody else removes them."""
+    names = (entry.name for entry in store.list(folder, with_sizes=False).files)
+    return {name for name in names if is_data_file(name) or (of_engines and _ENGINE_FILE_NAME.fullmatch(name))}
 
 
 # The boundary of a table is the first version that remained when older versions were last deleted. It keeps a leader

@@ -2,7 +2,7 @@
 
 Guards two promises: every Delta engine may read a table of the bus, and none may write to a managed one. A managed
 table names the writer feature `busManaged`, which only the bus knows. The Delta protocol ("Table Features") has every
-other engine refuse to write to it before a file changes, and lets it read. Its two other features are those that the
+other engine refuse to commit to it or to delete its files, and lets it read. Its two other features are those that the
 writer version of any other table stands for.
 """
 

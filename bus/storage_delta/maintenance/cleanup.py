@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from bus.errors import StorageFault
 from bus.ports import Clock, CommitOutcome, Committed, Dropped, FenceLost
+from bus.storage_delta.files.live_file import is_data_file
 from bus.storage_delta.leadership import Leadership
 from bus.storage_delta.log import checkpoints
 from bus.storage_delta.log.actions import encode_removal
@@ -31,6 +32,7 @@ from bus.storage_delta.log.listing import (
 )
 from bus.storage_delta.log.reading import find_commit, load_removed, load_txns
 from bus.storage_delta.log.snapshot import Snapshot
+from bus.storage_delta.log.table_protocol import is_managed
 from bus.storage_delta.log.table_state import Removal
 from bus.storage_delta.log.txns import Txn
 from bus.storage_delta.log.writer import FilesUnderWay, LogWriter
@@ -272,6 +274,7 @@ class Cleanup:
         self._leadership = leadership
         self._old_versions = OldVersions(store, folder, topic_id=topic_id)
         self._running = threading.Lock()
+        self.is_managed = False  # no other engine may write, according to the log that the table's leader has read
         self._removed: dict[str, Removal] = {}  # data files that went in versions after the newest checkpoint
         self._listed: dict[str, int] = {}  # possible orphans -> how many commits had begun when they were seen
         self._idle_since_ms = 0  # checkpoints leave out the producers that were idle since then
@@ -281,6 +284,7 @@ class Cleanup:
 
     def take(self, snapshot: Snapshot) -> None:
         """Take over what the log says, which the table's leader has just read."""
+        self.is_managed = is_managed(snapshot.state.protocol)
         self._checkpoint_version = snapshot.checkpoint_version
         self._removed = dict(snapshot.removed)
 
@@ -347,7 +351,7 @@ class Cleanup:
         if not self._leadership.is_led or self._log.is_in_doubt:
             return frozenset()
         # In this order: what is committed or removed meanwhile is in the next one before it leaves the last.
-        listed = list_data_files(self._store, self._folder)
+        listed = list_data_files(self._store, self._folder, of_engines=self.is_managed)
         begun = self._log.commits_begun
         found = {name for name in listed if name not in self._under_way}
         found -= self._live_paths()
@@ -370,6 +374,8 @@ class Cleanup:
                 return 0
             for name in sorted(still):
                 self._store.delete(f"{self._folder}/{name}")
+                if not is_data_file(name):
+                    self._store.delete(f"{self._folder}/.{name}.crc")  # Hadoop's checksum of it
             return len(still)
 
     def _commit_orphans_fence(self) -> None:

@@ -135,6 +135,39 @@ def test_polars_refuses_to_write_and_changes_no_file(log: LogRoot) -> None:
         frame.write_delta(str(log.folder), mode="append")
 
 
+@pytest.mark.parametrize("is_managed", [True, False])
+def test_rows_that_an_engine_wrote_before_it_was_refused_are_orphans(tmp_path: Path, is_managed: bool) -> None:
+    """Such a file may be about to be committed where other engines may write, and is theirs to remove."""
+    log = LogRoot(tmp_path, is_managed=is_managed)
+    log.append()
+    left = [log.folder / name for name in ("part-00000-1.snappy.parquet", ".part-00000-1.snappy.parquet.crc")]
+    kept = log.folder / "of-somebody.parquet"
+    for path in (*left, kept):
+        path.write_bytes(b"rows")
+    log.open()
+    orphans = log.table.cleanup.find_orphans()
+    assert log.table.cleanup.delete_orphans(orphans) == len(orphans) == is_managed
+    assert [path.exists() for path in (*left, kept)] == [not is_managed, not is_managed, True]
+    assert log.values() == [b"%d" % offset for offset in range(COUNT)]
+    assert log.verify().breaches == []
+
+
+def test_files_that_an_engine_has_committed_before_the_switch_are_no_orphans(tmp_path: Path) -> None:
+    log = LogRoot(tmp_path)
+    log.append(3)
+    assert deltalake.DeltaTable(str(log.folder)).optimize.compact()["numFilesAdded"] == 1
+    log.table.reload()
+    set_managed(log, True)
+    assert log.open().cleanup.find_orphans() == frozenset()
+    files = log.table.rewrites.files
+    prepared = log.table.rewrites.prepare_roll(files, compression="none", now_ms=NOW_MS, tombstone_retention_ms=1)
+    assert isinstance(log.table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS), Committed)
+    for _ in range(2):
+        assert log.table.cleanup.find_orphans() == frozenset()  # older versions have the file of the engine
+        log.table.cleanup.write_checkpoint()
+        log.open()
+
+
 # ------------------------------------------------------------------ the switch
 
 
