@@ -306,7 +306,7 @@ class BrokerConfig:
         900_000, "Longest time-out of a transaction that a producer may ask for.", Between(1)
     )
     transaction_state_log_num_partitions: int = integer(
-        50, "Partitions of __transaction_state when it is created; later it has no effect.", Between(1, PARTITIONS_MAX)
+        8, "Partitions of __transaction_state when it is created; later it has no effect.", Between(1, PARTITIONS_MAX)
     )
     transaction_staged_max_bytes: int = long(
         134_217_728,
@@ -327,7 +327,7 @@ class BrokerConfig:
         Between(1),
     )
     offsets_topic_num_partitions: int = integer(
-        50, "Partitions of __consumer_offsets when it is created; later it has no effect.", Between(1, PARTITIONS_MAX)
+        8, "Partitions of __consumer_offsets when it is created; later it has no effect.", Between(1, PARTITIONS_MAX)
     )
     offsets_retention_minutes: int = integer(
         10_080,
