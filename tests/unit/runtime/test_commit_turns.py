@@ -74,7 +74,7 @@ def test_as_many_commits_at_once_as_keep_a_core_busy(
 ) -> None:
     async def scenario() -> None:
         clock = ManualClock()
-        turns = CommitTurns(turns_max, clock)
+        turns = CommitTurns(turns_max, clock, PATIENT_S)
         await measured(turns, clock, elapsed_ms=elapsed_ms, processor_s=processor_s)
         holders = [Holder(turns) for _ in range(turns_max + 1)]
         await let_others_run()
