@@ -155,7 +155,7 @@ ADMIN_CALLS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda admin: admin.delete_records({T0: "1"}), "as an integer, found str"),
     (lambda admin: admin.delete_records({T0: 2**63}), "found 9223372036854775808"),
     (lambda admin: admin.maintain_log(5, "roll"), "topic as text, found int"),
-    (lambda admin: admin.maintain_log("t", ["roll"]), "an action roll, compact or clean, found"),
+    (lambda admin: admin.maintain_log("t", ["roll"]), "an action roll, compact, clean or upgrade, found"),
     (lambda admin: admin.maintain_log("t", "roll", 0), "partitions as a list of integers, found int"),
     (lambda admin: admin.swap_files("t", "0", [], []), "partition as an integer, found str"),
     (lambda admin: admin.swap_files("t", 0, "a", []), "removes as a list of text, found str"),
