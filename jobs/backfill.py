@@ -1,6 +1,8 @@
-"""`bus jobs run backfill` for spark-submit."""
+"""For spark-submit; the program is `bus.jobs.backfill`, also as `python -m bus.jobs.backfill`."""
 
-from bus.jobs.__main__ import main
+import sys
+
+from bus.jobs.backfill import main
 
 if __name__ == "__main__":
-    main("backfill")
+    sys.exit(main())

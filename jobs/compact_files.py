@@ -1,6 +1,8 @@
-"""`bus jobs run compact_files` for spark-submit."""
+"""For spark-submit; the program is `bus.jobs.compact_files`, also as `python -m bus.jobs.compact_files`."""
 
-from bus.jobs.__main__ import main
+import sys
+
+from bus.jobs.compact_files import main
 
 if __name__ == "__main__":
-    main("compact_files")
+    sys.exit(main())

@@ -1,6 +1,8 @@
-"""`bus jobs run compact_keys` for spark-submit."""
+"""For spark-submit; the program is `bus.jobs.compact_keys`, also as `python -m bus.jobs.compact_keys`."""
 
-from bus.jobs.__main__ import main
+import sys
+
+from bus.jobs.compact_keys import main
 
 if __name__ == "__main__":
-    main("compact_keys")
+    sys.exit(main())

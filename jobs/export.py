@@ -1,6 +1,8 @@
-"""`bus jobs run export` for spark-submit."""
+"""For spark-submit; the program is `bus.jobs.export`, also as `python -m bus.jobs.export`."""
 
-from bus.jobs.__main__ import main
+import sys
+
+from bus.jobs.export import main
 
 if __name__ == "__main__":
-    main("export")
+    sys.exit(main())

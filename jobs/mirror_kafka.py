@@ -1,6 +1,8 @@
-"""`bus jobs run mirror_kafka` for spark-submit."""
+"""For spark-submit; the program is `bus.jobs.mirror_kafka`, also as `python -m bus.jobs.mirror_kafka`."""
 
-from bus.jobs.__main__ import main
+import sys
+
+from bus.jobs.mirror_kafka import main
 
 if __name__ == "__main__":
-    main("mirror_kafka")
+    sys.exit(main())

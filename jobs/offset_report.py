@@ -1,6 +1,8 @@
-"""`bus jobs run offset_report` for spark-submit."""
+"""For spark-submit; the program is `bus.jobs.offset_report`, also as `python -m bus.jobs.offset_report`."""
 
-from bus.jobs.__main__ import main
+import sys
+
+from bus.jobs.offset_report import main
 
 if __name__ == "__main__":
-    main("offset_report")
+    sys.exit(main())

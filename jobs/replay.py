@@ -1,6 +1,8 @@
-"""`bus jobs run replay` for spark-submit."""
+"""For spark-submit; the program is `bus.jobs.replay`, also as `python -m bus.jobs.replay`."""
 
-from bus.jobs.__main__ import main
+import sys
+
+from bus.jobs.replay import main
 
 if __name__ == "__main__":
-    main("replay")
+    sys.exit(main())

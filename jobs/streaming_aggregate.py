@@ -1,6 +1,8 @@
-"""`bus jobs run streaming_aggregate` for spark-submit."""
+"""For spark-submit; the program is `bus.jobs.streaming_aggregate`, also as `python -m bus.jobs.streaming_aggregate`."""
 
-from bus.jobs.__main__ import main
+import sys
+
+from bus.jobs.streaming_aggregate import main
 
 if __name__ == "__main__":
-    main("streaming_aggregate")
+    sys.exit(main())

@@ -1,6 +1,8 @@
-"""`bus jobs run verify_log` for spark-submit."""
+"""For spark-submit; the program is `bus.jobs.verify_log`, also as `python -m bus.jobs.verify_log`."""
 
-from bus.jobs.__main__ import main
+import sys
+
+from bus.jobs.verify_log import main
 
 if __name__ == "__main__":
-    main("verify_log")
+    sys.exit(main())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import re
@@ -10,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -38,7 +37,8 @@ if TYPE_CHECKING:
 ADDRESS_DEFAULT = "127.0.0.1:9094"
 ROOT_DEFAULT = "./bus-data"
 
-Decorator = Callable[[Any], Any]  # of a command's function
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+_Decorator = Callable[[CommandT], CommandT]
 
 # A shell waits for the answer while the user looks at the cursor.
 _COMPLETION_TIMEOUT_MS = 500
@@ -53,20 +53,20 @@ def open_admin(address: str, **configs: Any) -> Admin:
     return Admin(address, **configs)
 
 
-def address_option(*, has_properties: bool = False) -> Decorator:
+def address_option(*, has_properties: bool = False) -> _Decorator[Any]:
     """The address of a broker, and how to reach it. `has_properties`: the command has `property_option` itself."""
 
     def decorate(command: Any) -> Any:
-        command = profile_option()(_COMMAND_CONFIG(command))
-        return plain_address_option()(command if has_properties else _CONNECTION_PROPERTY(command))
+        command = _PROFILE(_COMMAND_CONFIG(command))
+        return _ADDRESS(command if has_properties else _CONNECTION_PROPERTY(command))
 
     return decorate
 
 
-def _take_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> str | None:
+def _take_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
     """For all clients of this command. Raises `click.BadParameter`."""
     if name is None:
-        return None
+        return
     _use_for_clients(ctx, functools.partial(default_profile, name))
     try:
         profile = chosen_profile({})
@@ -74,7 +74,6 @@ def _take_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> s
         raise click.BadParameter(error.message) from None
     if profile is not None and profile.addresses:
         ctx.default_map = {**(ctx.default_map or {}), "address": profile.addresses}
-    return name
 
 
 def _take_command_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
@@ -154,20 +153,17 @@ def _reason(name: str) -> str | None:
     return "give --address" if setting == "bootstrap_servers" else reason_of_absence(setting)
 
 
-def profile_option(*, is_passed: bool = False) -> Decorator:
-    """The profile of all clients of a command, which itself gets the name if it `is_passed`."""
-    return click.option(
-        "--profile",
-        envvar=PROFILE_VARIABLE,
-        show_envvar=True,
-        metavar="NAME",
-        expose_value=is_passed,
-        is_eager=True,  # as --command-config: --address and -X win over them wherever they stand
-        callback=_take_profile,
-        help=f"Profile of ~/.config/bus/config.toml (or {FILE_VARIABLE}): address and connection.",
-    )
-
-
+# Both are eager: they are looked at first, so that --address and -X win over them wherever they stand.
+_PROFILE = click.option(
+    "--profile",
+    envvar=PROFILE_VARIABLE,
+    show_envvar=True,
+    metavar="NAME",
+    expose_value=False,
+    is_eager=True,
+    callback=_take_profile,
+    help=f"Profile of ~/.config/bus/config.toml (or {FILE_VARIABLE}): address and connection.",
+)
 _COMMAND_CONFIG = click.option(
     "--command-config",
     type=click.Path(path_type=Path),
@@ -186,38 +182,18 @@ _CONNECTION_PROPERTY = click.option(
     callback=_take_connection_properties,
     help="A property of the connection: security.protocol=SSL; repeatable.",
 )
+_ADDRESS: _Decorator[Any] = click.option(
+    "--address",
+    "-a",
+    envvar="BUS_ADDRESS",
+    default=ADDRESS_DEFAULT,
+    show_envvar=True,
+    metavar="HOST:PORT",
+    help="Broker to ask; several with commas between.",
+)
 
 
-def plain_address_option(*also: str) -> Decorator:
-    """The address alone; `also` are other names of it."""
-    return click.option(
-        "--address",
-        "-a",
-        *also,
-        "address",
-        envvar=ADDRESS_VARIABLE,
-        default=ADDRESS_DEFAULT,
-        show_envvar=True,
-        metavar="HOST:PORT",
-        help="Broker to ask; several with commas between.",
-    )
-
-
-def gathered(name: str, made: Callable[..., object], *options: Decorator) -> Decorator:
-    """Add `options` to a command; it gets their values as one, `name`: a dataclass `made` that has a field for each."""
-    names = [field.name for field in dataclasses.fields(made)]  # type: ignore[arg-type]  # a dataclass
-
-    def decorate(command: Any) -> Any:
-        @functools.wraps(command)
-        def call(**values: Any) -> Any:
-            return command(**{name: made(**{one: values.pop(one) for one in names})}, **values)
-
-        return functools.reduce(lambda function, option: option(function), reversed(options), call)
-
-    return decorate
-
-
-def root_option(text: str = "Root of the bus whose tables are read.") -> Decorator:
+def root_option(text: str = "Root of the bus whose tables are read.") -> _Decorator[Any]:
     return click.option(
         "--root",
         envvar="BUS_ROOT",
@@ -228,7 +204,7 @@ def root_option(text: str = "Root of the bus whose tables are read.") -> Decorat
     )
 
 
-def listing_format_option() -> Decorator:
+def listing_format_option() -> _Decorator[Any]:
     return click.option(
         "--format",
         "form",
@@ -239,7 +215,7 @@ def listing_format_option() -> Decorator:
     )
 
 
-def yes_option(*also: str) -> Decorator:
+def yes_option(*also: str) -> _Decorator[Any]:
     return click.option("--yes", "-y", *also, "is_sure", is_flag=True, help="Do not ask.")
 
 
@@ -254,7 +230,7 @@ def confirm(question: str, *, is_sure: bool, otherwise: str) -> None:
         raise Failure(otherwise)
 
 
-def topic_argument(*, is_repeatable: bool = False, is_required: bool = True) -> Decorator:
+def topic_argument(*, is_repeatable: bool = False, is_required: bool = True) -> _Decorator[Any]:
     return click.argument(
         "topics" if is_repeatable else "topic",
         metavar=("TOPIC..." if is_repeatable else "TOPIC") if is_required else "[TOPIC...]",
@@ -307,7 +283,7 @@ def complete_broker_configs(ctx: click.Context, param: click.Parameter, incomple
     return [f"{name}{end}" for name in sorted(BROKER_CONFIGS) if name.startswith(incomplete)]
 
 
-def set_option(meaning: str) -> Decorator:
+def set_option(meaning: str) -> _Decorator[Any]:
     return click.option(
         "--set",
         "settings",
@@ -361,7 +337,7 @@ def _complete(ctx: click.Context, incomplete: str, names_of: Callable[[Admin], l
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-def property_option() -> Decorator:
+def property_option() -> _Decorator[Any]:
     return click.option(
         "--property",
         "-X",

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from bus.jobs.queries import follow
+from bus.spark import jobs
 
 
 class FakeQuery:
@@ -40,7 +41,7 @@ class Told:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lines: list[str] = []
-        monkeypatch.setattr("bus.jobs.queries.tell", self._note)
+        monkeypatch.setattr(jobs, "tell", self._note)
 
     def _note(self, line: str) -> None:
         self.lines.append(line)
