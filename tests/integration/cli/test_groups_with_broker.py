@@ -277,7 +277,7 @@ def test_members_are_removed_and_join_again(broker: BrokerProcess) -> None:
 
 def test_settings_and_brokers_are_listed(broker: BrokerProcess) -> None:
     (one,) = json.loads(done(broker, "config", "offsets.topic.num.partitions").stdout)
-    assert (one["value"], one["default"], one["source"]) == ("3", "50", "STATIC_BROKER_CONFIG")
+    assert (one["value"], one["default"], one["source"]) == ("3", "8", "STATIC_BROKER_CONFIG")
     names = [row["name"] for row in json.loads(done(broker, "config").stdout)]
     changed = [row["name"] for row in json.loads(done(broker, "config", "--changed").stdout)]
     assert {"commit.interval.ms", "root", "log.retention.ms"} <= set(names)
@@ -285,7 +285,7 @@ def test_settings_and_brokers_are_listed(broker: BrokerProcess) -> None:
     assert "log.retention.ms" not in changed
     table = done(broker, "config", "offsets.topic.num.partitions", "--format", "table").stdout
     assert "offsets.topic.num.partitions=3" in table
-    assert "default 50" in table
+    assert "default 8" in table
     fill(broker, "configured", {0: 1})
     done(broker, "topics", "alter", "configured", "--config", "retention.ms=5000")
     (row,) = json.loads(done(broker, "config", "--topic", "configured", "--changed").stdout)
