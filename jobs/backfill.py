@@ -1,8 +1,6 @@
-"""For spark-submit; the program is `bus.jobs.backfill`, also as `python -m bus.jobs.backfill`."""
+"""`bus jobs run backfill` for spark-submit."""
 
-import sys
-
-from bus.jobs.backfill import main
+from bus.jobs.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main("backfill")

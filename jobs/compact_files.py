@@ -1,8 +1,6 @@
-"""For spark-submit; the program is `bus.jobs.compact_files`, also as `python -m bus.jobs.compact_files`."""
+"""`bus jobs run compact_files` for spark-submit."""
 
-import sys
-
-from bus.jobs.compact_files import main
+from bus.jobs.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main("compact_files")

@@ -1,8 +1,6 @@
-"""For spark-submit; the program is `bus.jobs.compact_keys`, also as `python -m bus.jobs.compact_keys`."""
+"""`bus jobs run compact_keys` for spark-submit."""
 
-import sys
-
-from bus.jobs.compact_keys import main
+from bus.jobs.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main("compact_keys")

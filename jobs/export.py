@@ -1,8 +1,6 @@
-"""For spark-submit; the program is `bus.jobs.export`, also as `python -m bus.jobs.export`."""
+"""`bus jobs run export` for spark-submit."""
 
-import sys
-
-from bus.jobs.export import main
+from bus.jobs.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main("export")

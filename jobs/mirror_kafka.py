@@ -1,8 +1,6 @@
-"""For spark-submit; the program is `bus.jobs.mirror_kafka`, also as `python -m bus.jobs.mirror_kafka`."""
+"""`bus jobs run mirror_kafka` for spark-submit."""
 
-import sys
-
-from bus.jobs.mirror_kafka import main
+from bus.jobs.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main("mirror_kafka")

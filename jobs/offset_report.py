@@ -1,8 +1,6 @@
-"""For spark-submit; the program is `bus.jobs.offset_report`, also as `python -m bus.jobs.offset_report`."""
+"""`bus jobs run offset_report` for spark-submit."""
 
-import sys
-
-from bus.jobs.offset_report import main
+from bus.jobs.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main("offset_report")

@@ -1,8 +1,6 @@
-"""For spark-submit; the program is `bus.jobs.replay`, also as `python -m bus.jobs.replay`."""
+"""`bus jobs run replay` for spark-submit."""
 
-import sys
-
-from bus.jobs.replay import main
+from bus.jobs.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main("replay")

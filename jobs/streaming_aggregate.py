@@ -1,8 +1,6 @@
-"""For spark-submit; the program is `bus.jobs.streaming_aggregate`, also as `python -m bus.jobs.streaming_aggregate`."""
+"""`bus jobs run streaming_aggregate` for spark-submit."""
 
-import sys
-
-from bus.jobs.streaming_aggregate import main
+from bus.jobs.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main("streaming_aggregate")

@@ -1,8 +1,6 @@
-"""For spark-submit; the program is `bus.jobs.verify_log`, also as `python -m bus.jobs.verify_log`."""
+"""`bus jobs run verify_log` for spark-submit."""
 
-import sys
-
-from bus.jobs.verify_log import main
+from bus.jobs.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main("verify_log")

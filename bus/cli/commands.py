@@ -211,3 +211,20 @@ class LazyGroup(BusGroup):
             assert command is not None
             return args[0], command, args[1:]
         return super().resolve_command(ctx, args)
+
+
+class NoPandas:
+    """Arrow imports pandas, if it is installed, for the first Python value that it converts: a broker and most commands
+    would take half as long again to start. Nothing that the command runs needs it, but for a user's functions in jobs.
+    """
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("the bus command runs without pandas", name=name)
+
+
+def allow_pandas() -> None:
+    """Let code of users import pandas from here on."""
+    if NoPandas in sys.meta_path:
+        sys.meta_path.remove(NoPandas)

@@ -29,7 +29,7 @@ EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 _DEBUG = "bus.cli.debug"
 # By name: importing an engine only to know its errors would cost every command its start.
-_TOLD_AS_THEY_ARE = ("SqlError", "SparkUnavailable", "JarsMissing")
+_TOLD_AS_THEY_ARE = ("SqlError", "SparkUnavailable", "JarsMissing", "JobFailed")
 
 
 class Failure(click.ClickException):

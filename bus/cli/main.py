@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from bus.cli.commands import BusCommand, LazyGroup
+from bus.cli.commands import BusCommand, LazyGroup, NoPandas
 from bus.cli.failures import write_error
 from bus.cli.output import echo, prepare_streams
 from bus.client.config.sources import only_settings_of_connections
@@ -51,6 +51,7 @@ _COMMANDS = {
         "JSON values as typed columns for SQL: create, list, describe, delete.",
     ),
     "log": ("bus.cli.log.log_commands:log", "Inspect and verify the tables under a topic."),
+    "jobs": ("bus.jobs.commands:jobs", "Run jobs on Spark: they look after large logs, and carry records."),
     "perf": ("bus.cli.records.perf:perf", "Measure produce, consume and latency."),
     "completion": ("bus.cli.main:completion", "Print the completion script of a shell."),
 }
@@ -116,16 +117,6 @@ def completion(ctx: click.Context, shell: str) -> None:
     echo(script(ctx.find_root().command, {}, "bus", _COMPLETION_VARIABLE).source())
 
 
-class _NoPandas:
-    """Arrow imports pandas, if it is installed, for the first Python value that it converts: a broker and most commands
-    would take half as long again to start. Nothing that the command runs needs it."""
-
-    @staticmethod
-    def find_spec(name: str, *_: object) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("the bus command runs without pandas", name=name)
-
-
 def _require_utf_8() -> None:
     """Names and values are UTF-8 in every locale. Python sees to it in a POSIX locale, unless it is told not to: then
     it starts once more. Ends the command if an argument is no text."""
@@ -142,6 +133,6 @@ def main() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     _require_utf_8()
     prepare_streams()
-    sys.meta_path.insert(0, _NoPandas)
+    sys.meta_path.insert(0, NoPandas)
     with only_settings_of_connections():
         cli(prog_name="bus")

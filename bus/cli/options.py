@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import re
@@ -9,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
 ADDRESS_DEFAULT = "127.0.0.1:9094"
 ROOT_DEFAULT = "./bus-data"
 
-CommandT = TypeVar("CommandT", bound=Callable[..., Any])
-_Decorator = Callable[[CommandT], CommandT]
+Decorator = Callable[[Any], Any]  # of a command's function
 
 # A shell waits for the answer while the user looks at the cursor.
 _COMPLETION_TIMEOUT_MS = 500
@@ -53,20 +53,20 @@ def open_admin(address: str, **configs: Any) -> Admin:
     return Admin(address, **configs)
 
 
-def address_option(*, has_properties: bool = False) -> _Decorator[Any]:
+def address_option(*, has_properties: bool = False) -> Decorator:
     """The address of a broker, and how to reach it. `has_properties`: the command has `property_option` itself."""
 
     def decorate(command: Any) -> Any:
-        command = _PROFILE(_COMMAND_CONFIG(command))
-        return _ADDRESS(command if has_properties else _CONNECTION_PROPERTY(command))
+        command = profile_option()(_COMMAND_CONFIG(command))
+        return plain_address_option()(command if has_properties else _CONNECTION_PROPERTY(command))
 
     return decorate
 
 
-def _take_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
+def _take_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> str | None:
     """For all clients of this command. Raises `click.BadParameter`."""
     if name is None:
-        return
+        return None
     _use_for_clients(ctx, functools.partial(default_profile, name))
     try:
         profile = chosen_profile({})
@@ -74,6 +74,7 @@ def _take_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> N
         raise click.BadParameter(error.message) from None
     if profile is not None and profile.addresses:
         ctx.default_map = {**(ctx.default_map or {}), "address": profile.addresses}
+    return name
 
 
 def _take_command_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
@@ -153,17 +154,20 @@ def _reason(name: str) -> str | None:
     return "give --address" if setting == "bootstrap_servers" else reason_of_absence(setting)
 
 
-# Both are eager: they are looked at first, so that --address and -X win over them wherever they stand.
-_PROFILE = click.option(
-    "--profile",
-    envvar=PROFILE_VARIABLE,
-    show_envvar=True,
-    metavar="NAME",
-    expose_value=False,
-    is_eager=True,
-    callback=_take_profile,
-    help=f"Profile of ~/.config/bus/config.toml (or {FILE_VARIABLE}): address and connection.",
-)
+def profile_option(*, is_passed: bool = False) -> Decorator:
+    """The profile of all clients of a command, which itself gets the name if it `is_passed`."""
+    return click.option(
+        "--profile",
+        envvar=PROFILE_VARIABLE,
+        show_envvar=True,
+        metavar="NAME",
+        expose_value=is_passed,
+        is_eager=True,  # as --command-config: --address and -X win over them wherever they stand
+        callback=_take_profile,
+        help=f"Profile of ~/.config/bus/config.toml (or {FILE_VARIABLE}): address and connection.",
+    )
+
+
 _COMMAND_CONFIG = click.option(
     "--command-config",
     type=click.Path(path_type=Path),
@@ -182,18 +186,38 @@ _CONNECTION_PROPERTY = click.option(
     callback=_take_connection_properties,
     help="A property of the connection: security.protocol=SSL; repeatable.",
 )
-_ADDRESS: _Decorator[Any] = click.option(
-    "--address",
-    "-a",
-    envvar="BUS_ADDRESS",
-    default=ADDRESS_DEFAULT,
-    show_envvar=True,
-    metavar="HOST:PORT",
-    help="Broker to ask; several with commas between.",
-)
 
 
-def root_option(text: str = "Root of the bus whose tables are read.") -> _Decorator[Any]:
+def plain_address_option(*also: str) -> Decorator:
+    """The address alone; `also` are other names of it."""
+    return click.option(
+        "--address",
+        "-a",
+        *also,
+        "address",
+        envvar=ADDRESS_VARIABLE,
+        default=ADDRESS_DEFAULT,
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help="Broker to ask; several with commas between.",
+    )
+
+
+def gathered(name: str, made: Callable[..., object], *options: Decorator) -> Decorator:
+    """Add `options` to a command; it gets their values as one, `name`: a dataclass `made` that has a field for each."""
+    names = [field.name for field in dataclasses.fields(made)]  # type: ignore[arg-type]  # a dataclass
+
+    def decorate(command: Any) -> Any:
+        @functools.wraps(command)
+        def call(**values: Any) -> Any:
+            return command(**{name: made(**{one: values.pop(one) for one in names})}, **values)
+
+        return functools.reduce(lambda function, option: option(function), reversed(options), call)
+
+    return decorate
+
+
+def root_option(text: str = "Root of the bus whose tables are read.") -> Decorator:
     return click.option(
         "--root",
         envvar="BUS_ROOT",
@@ -204,7 +228,7 @@ def root_option(text: str = "Root of the bus whose tables are read.") -> _Decora
     )
 
 
-def listing_format_option() -> _Decorator[Any]:
+def listing_format_option() -> Decorator:
     return click.option(
         "--format",
         "form",
@@ -215,7 +239,7 @@ def listing_format_option() -> _Decorator[Any]:
     )
 
 
-def yes_option(*also: str) -> _Decorator[Any]:
+def yes_option(*also: str) -> Decorator:
     return click.option("--yes", "-y", *also, "is_sure", is_flag=True, help="Do not ask.")
 
 
@@ -230,7 +254,7 @@ def confirm(question: str, *, is_sure: bool, otherwise: str) -> None:
         raise Failure(otherwise)
 
 
-def topic_argument(*, is_repeatable: bool = False, is_required: bool = True) -> _Decorator[Any]:
+def topic_argument(*, is_repeatable: bool = False, is_required: bool = True) -> Decorator:
     return click.argument(
         "topics" if is_repeatable else "topic",
         metavar=("TOPIC..." if is_repeatable else "TOPIC") if is_required else "[TOPIC...]",
@@ -283,7 +307,7 @@ def complete_broker_configs(ctx: click.Context, param: click.Parameter, incomple
     return [f"{name}{end}" for name in sorted(BROKER_CONFIGS) if name.startswith(incomplete)]
 
 
-def set_option(meaning: str) -> _Decorator[Any]:
+def set_option(meaning: str) -> Decorator:
     return click.option(
         "--set",
         "settings",
@@ -337,7 +361,7 @@ def _complete(ctx: click.Context, incomplete: str, names_of: Callable[[Admin], l
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-def property_option() -> _Decorator[Any]:
+def property_option() -> Decorator:
     return click.option(
         "--property",
         "-X",

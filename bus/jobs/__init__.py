@@ -1,4 +1,5 @@
-"""PySpark jobs, one a module: arguments, DataFrame -> DataFrame, main; and what they share.
+"""PySpark jobs, one a module: a command with its options, DataFrame -> DataFrame; and what they share.
 
-Each runs as `python -m bus.jobs.NAME`, and by spark-submit with its script in `jobs/`.
+Each is `bus jobs run NAME`; by spark-submit it runs with the program of all jobs, `__main__.py`, or with its script in
+the folder `jobs/` of the checkout.
 """

@@ -1,8 +1,5 @@
 """History from files into a topic: Parquet, a Delta table at one version, or records exported from Kafka as JSON.
 
-    python -m bus.jobs.backfill --name orders-2025 --source /data/orders --key order_id --timestamp placed_at orders
-    python -m bus.jobs.backfill --name from-kafka --format kafka-json --source /data/dump orders
-
 Each file is a producer with a name, and its rows have sequences in the order of the file: the log takes a row whose key
 (producer, epoch, sequence) it does not have, and passes over one that it has. So the job may be killed and run again:
 files that are in the log as a whole are not sent again, rows of the others that are there are not appended again, and
@@ -11,19 +8,31 @@ both are counted.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from bus.spark import jobs
-from bus.spark.jobs import StorageLevel, sql
+import click
+
+from bus.cli.commands import BusCommand
+from bus.cli.options import gathered, root_option
+from bus.cli.output import echo
+from bus.jobs.commands import EXIT_DONE, print_rows, run_job
+from bus.jobs.options import (
+    NOT_NEGATIVE,
+    Brokers,
+    batch_records_option,
+    brokers_options,
+    csv_option,
+    tasks_option,
+    timestamps_option,
+    topic_argument,
+)
+from bus.spark.jobs import WHOLE_TIMES, JobFailed, StorageLevel, sql, tell
 from bus.tables.topics import TopicTables
 
 if TYPE_CHECKING:
@@ -41,7 +50,7 @@ _RECORD_COLUMNS = ("key", "value", "headers", "partition", "timestamp")
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """Which columns of the source are which of a record. None: the one of that name, if there is one."""
+    """The columns of the source by their part in a record. None: the one of that name, if there is one."""
 
     key: str | None = None
     value: str | None = None  # None, and no column of that name: all columns as JSON
@@ -74,14 +83,14 @@ def as_records(rows: DataFrame, mapping: Mapping) -> DataFrame:
     columns = [name for name in rows.columns if name not in own]
     for option, name in (("--key", mapping.key), ("--value", mapping.value), ("--timestamp", mapping.timestamp)):
         if name is not None and name not in columns:
-            raise jobs.JobFailed(f"{option}: expected one of the columns {', '.join(columns)}, found {name}")
+            raise JobFailed(f"{option}: expected one of the columns {', '.join(columns)}, found {name}")
     found: dict[str, Column] = {}
     if key := mapping.key or _there("key", columns):
         found["key"] = _text_or_bytes(rows, key)
     if value := mapping.value or _there("value", columns):
         found["value"] = _text_or_bytes(rows, value)
     else:
-        found["value"] = sql.to_json(sql.struct(*columns), {"ignoreNullFields": "false", **jobs.WHOLE_TIMES})
+        found["value"] = sql.to_json(sql.struct(*columns), {"ignoreNullFields": "false", **WHOLE_TIMES})
     if "headers" in columns:
         found["headers"] = sql.col("headers").cast("array<struct<key:string,value:binary>>")
     if mapping.keeps_partitions:
@@ -95,7 +104,7 @@ def _time(rows: DataFrame, name: str) -> Column:
     """Raises `JobFailed` for numbers, which Spark would take for seconds."""
     kind = rows.schema[name].dataType.typeName()
     if kind not in ("timestamp", "timestamp_ntz", "date", "string"):
-        raise jobs.JobFailed(
+        raise JobFailed(
             f"--timestamp: expected a column of timestamps, dates or texts, found {name} of type {kind}, which has no "
             "unit; make it a timestamp in the source, or load with --timestamps now"
         )
@@ -108,7 +117,7 @@ def _there(name: str, columns: Sequence[str]) -> str | None:
 
 def _named(name: str, columns: Sequence[str], option: str) -> Column:
     if name not in columns:
-        raise jobs.JobFailed(f"{option}: expected a column {name}, found {', '.join(columns)}")
+        raise JobFailed(f"{option}: expected a column {name}, found {', '.join(columns)}")
     return sql.col(name)
 
 
@@ -117,7 +126,7 @@ def _text_or_bytes(rows: DataFrame, name: str) -> Column:
     if kind in ("binary", "string"):
         return sql.col(name)
     is_nested = kind in ("struct", "array", "map")
-    return sql.to_json(name, jobs.WHOLE_TIMES) if is_nested else sql.col(name).cast("string")
+    return sql.to_json(name, WHOLE_TIMES) if is_nested else sql.col(name).cast("string")
 
 
 def in_file_order(rows: DataFrame, tasks: int) -> DataFrame:
@@ -126,8 +135,8 @@ def in_file_order(rows: DataFrame, tasks: int) -> DataFrame:
 
 
 def plan_loads(files: DataFrame, taken: DataFrame) -> DataFrame:
-    """What is to be done about each file. `files`: file, producer, records; `taken`, what the log has of each producer:
-    producer, taken. Columns here: file, producer, records, taken, is_done, in the order of the files."""
+    """Say what is to be done about each file. `files`: file, producer, records; `taken`, what the log has of each
+    producer: producer, taken. Columns here: file, producer, records, taken, is_done, in the order of the files."""
     return (
         files.join(taken, "producer", "left")
         .withColumn("taken", sql.coalesce("taken", sql.lit(0)))
@@ -152,6 +161,22 @@ def relative_path(file: str, source: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """Files, the topic that they go into, and how they go there."""
+
+    topic: str
+    source: str
+    format: str
+    name: str
+    source_version: int | None
+    mapping: Mapping
+    root: str
+    brokers: Brokers
+    tasks: int
+    batch_records: int
+
+
+@dataclass(frozen=True, slots=True)
 class FileLoad:
     """A file of the source, and what the log has of it."""
 
@@ -162,21 +187,21 @@ class FileLoad:
     is_done: bool
 
 
-def open_source(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
+def open_source(spark: SparkSession, load: Load) -> DataFrame:
     """The rows of all files, with `__file`, `__file_size` and `__position` in it. Raises `JobFailed`."""
     reader = spark.read
-    if options.format == "kafka-json":
-        lines = reader.schema(KAFKA_JSON_SCHEMA).option("mode", "FAILFAST").json(options.source)
+    if load.format == "kafka-json":
+        lines = reader.schema(KAFKA_JSON_SCHEMA).option("mode", "FAILFAST").json(load.source)
         return _with_place(lines, kafka_json_rows, sql.struct("topic", "partition", "offset"))
-    if options.format == "delta":
-        if options.source_version is None:
-            (newest,) = spark.sql(f"DESCRIBE HISTORY delta.`{options.source}` LIMIT 1").select("version").collect()
-            raise jobs.JobFailed(
+    if load.format == "delta":
+        if load.source_version is None:
+            (newest,) = spark.sql(f"DESCRIBE HISTORY delta.`{load.source}` LIMIT 1").select("version").collect()
+            raise JobFailed(
                 f"--source-version: expected the version to load, so that a second run reads the same files; "
-                f"the newest of {options.source} is {newest.version}"
+                f"the newest of {load.source} is {newest.version}"
             )
-        reader = reader.option("versionAsOf", options.source_version)
-    return _with_place(reader.format(options.format).load(options.source), None, sql.col("_metadata.row_index"))
+        reader = reader.option("versionAsOf", load.source_version)
+    return _with_place(reader.format(load.format).load(load.source), None, sql.col("_metadata.row_index"))
 
 
 def _with_place(rows: DataFrame, change: object, position: Column) -> DataFrame:
@@ -189,15 +214,15 @@ def _with_place(rows: DataFrame, change: object, position: Column) -> DataFrame:
     return change(placed) if callable(change) else placed
 
 
-def find_loads(spark: SparkSession, rows: DataFrame, options: argparse.Namespace) -> list[FileLoad]:
+def find_loads(spark: SparkSession, rows: DataFrame, load: Load) -> list[FileLoad]:
     from bus.spark.file_loads import producer_name, records_in_log
 
     counts = rows.groupBy(_FILE, _SIZE).count().collect()
     files = [
-        (row[_FILE], producer_name(options.name, relative_path(row[_FILE], options.source), row[_SIZE]), row["count"])
+        (row[_FILE], producer_name(load.name, relative_path(row[_FILE], load.source), row[_SIZE]), row["count"])
         for row in counts
     ]
-    taken = records_in_log(TopicTables(options.root), options.topic, [producer for _, producer, _ in files])
+    taken = records_in_log(TopicTables(load.root), load.topic, [producer for _, producer, _ in files])
     plan = plan_loads(
         spark.createDataFrame(files, "file string, producer string, records long"),
         spark.createDataFrame(list(taken.items()), "producer string, taken long"),
@@ -205,24 +230,21 @@ def find_loads(spark: SparkSession, rows: DataFrame, options: argparse.Namespace
     return [FileLoad(**row.asDict()) for row in plan.collect()]
 
 
-def send_files(spark: SparkSession, rows: DataFrame, loads: Sequence[FileLoad], options: argparse.Namespace) -> None:
+def send_files(spark: SparkSession, rows: DataFrame, files: Sequence[FileLoad], load: Load) -> None:
     from bus.spark.file_loads import FILE_COLUMN, BusFileSink
 
     producers = spark.createDataFrame(
-        [(load.file, load.producer) for load in loads], f"{_FILE} string, __producer string"
+        [(file.file, file.producer) for file in files], f"{_FILE} string, __producer string"
     )
-    chosen = rows.where(sql.col(_FILE).isin([load.file for load in loads])).join(sql.broadcast(producers), _FILE)
-    mapping = Mapping(
-        options.key, options.value, options.timestamp, options.timestamps == "keep", options.keep_partitions
-    )
-    ordered = in_file_order(as_records(chosen, mapping), options.tasks)
+    chosen = rows.where(sql.col(_FILE).isin([file.file for file in files])).join(sql.broadcast(producers), _FILE)
+    ordered = in_file_order(as_records(chosen, load.mapping), load.tasks)
     columns = [name for name in _RECORD_COLUMNS if name in ordered.columns]
-    given = {**jobs.broker_options(options), "topic": options.topic, "bus.order": "rows"}
+    given = {**load.brokers.options(), "topic": load.topic, "bus.order": "rows"}
     if "timestamp" in columns:
         given["bus.timestamps"] = "keep"
     spark.dataSource.register(BusFileSink)
     records = ordered.select(sql.col("__producer").alias(FILE_COLUMN), *columns)
-    if options.format == "delta":
+    if load.format == "delta":
         # Delta prepares no scan of a query that writes to a source like ours, and fails where rows are deleted.
         records.persist(StorageLevel.DISK_ONLY)
     try:
@@ -231,112 +253,112 @@ def send_files(spark: SparkSession, rows: DataFrame, loads: Sequence[FileLoad], 
         records.unpersist()
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="backfill",
-        description="History from files into a topic, each row once, however often the job is run.",
-        epilog="Exit code 1 if something was refused or could not be done; what was sent by then is not sent again.",
-    )
-    parser.add_argument("topic")
-    parser.add_argument("--source", required=True, metavar="PATH", help="a file, a folder or a Delta table")
-    parser.add_argument("--format", choices=FORMATS, default="parquet", help="(default: parquet)")
-    parser.add_argument(
-        "--name",
-        required=True,
-        type=load_name,
-        help="name of this load: a second run with it passes over what is there",
-    )
-    parser.add_argument(
-        "--source-version", type=jobs.whole_number, metavar="N", help="version of a Delta table (default: the newest)"
-    )
-    parser.add_argument(
-        "--key", metavar="COLUMN", help="column of the source that is the record's key (default: key, if it is there)"
-    )
-    parser.add_argument(
-        "--value", metavar="COLUMN", help="the record's value (default: value; without one all columns as JSON)"
-    )
-    parser.add_argument("--timestamp", metavar="COLUMN", help="the record's time (default: timestamp, if it is there)")
-    parser.add_argument(
-        "--timestamps",
-        choices=("keep", "now"),
-        default="keep",
-        help="keep: as in the source, if it has some; now: those of the load (default: keep)",
-    )
-    parser.add_argument(
-        "--keep-partitions", action="store_true", help="rows go where the source's column partition says, not by key"
-    )
-    jobs.add_root_argument(parser)
-    jobs.add_bootstrap_argument(parser)
-    parser.add_argument(
-        "--tasks",
-        type=jobs.positive_number,
-        default=1,
-        metavar="N",
-        help="files that are sent at once; with 1, their rows stay in the order of the files (default: 1)",
-    )
-    parser.add_argument(
-        "--batch-records",
-        type=jobs.positive_number,
-        default=5_000_000,
-        metavar="N",
-        help="records after which progress is shown; a file is never divided (default: 5000000)",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="show the files and what the log has of them")
-    parser.add_argument("--csv", action="store_true", help="with --dry-run: CSV instead of a table")
-    return parser.parse_args(arguments)
-
-
 def load_name(text: str) -> str:
+    """Check the value of an option. Raises `click.BadParameter`."""
     if re.fullmatch(r"[a-zA-Z0-9._-]{1,200}", text) is None:
-        raise argparse.ArgumentTypeError(f"expected 1 to 200 of the characters a-z A-Z 0-9 . _ -, found {text!r}")
+        raise click.BadParameter(f"expected 1 to 200 of the characters a-z A-Z 0-9 . _ -, found {text!r}")
     return text
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
-    options = parse_arguments(arguments)
-    return jobs.run_job("backfill", partial(_backfill, options))
+@click.command(
+    cls=BusCommand,
+    examples="""
+    bus jobs run backfill --name orders-2025 --source /data/orders --dry-run orders
+    bus jobs run backfill --name orders-2025 --source /data/orders --key order_id orders
+    bus jobs run backfill --name from-kafka --format kafka-json --source /data/dump orders
+    """,
+)
+@brokers_options
+@gathered(
+    "mapping",
+    Mapping,
+    click.option(
+        "--key",
+        metavar="COLUMN",
+        help="Column of the source that is the record's key.  [default: key, if it is there]",
+    ),
+    click.option(
+        "--value", metavar="COLUMN", help="The record's value.  [default: value; without one all columns as JSON]"
+    ),
+    click.option("--timestamp", metavar="COLUMN", help="The record's time.  [default: timestamp, if it is there]"),
+    timestamps_option("keep", "keep: as in the source, if it has some; now: those of the load."),
+    click.option(
+        "--keep-partitions",
+        "keeps_partitions",
+        is_flag=True,
+        help="Rows go where the source's column partition says, not by key.",
+    ),
+)
+@gathered(
+    "load",
+    Load,
+    topic_argument("topic"),
+    click.option("--source", required=True, metavar="PATH", help="A file, a folder or a Delta table."),
+    click.option("--format", type=click.Choice(FORMATS), default="parquet", help="What the files are."),
+    click.option(
+        "--name",
+        required=True,
+        type=load_name,
+        metavar="NAME",
+        help="Name of this load: a second run with it passes over what is there.",
+    ),
+    click.option("--source-version", type=NOT_NEGATIVE, metavar="N", help="Version of a Delta table."),
+    root_option(),
+    tasks_option(1, "Files that are sent at once; with 1, their rows stay in the order of the files."),
+    batch_records_option(5_000_000, "Records after which progress is shown; a file is never divided."),
+)
+@click.option("--dry-run", is_flag=True, help="Show the files and what the log has of them.")
+@csv_option("With --dry-run: CSV instead of a table.")
+def backfill(load: Load, dry_run: bool, is_csv: bool) -> int:
+    """Load history from files into a topic, each row once, however often the job is run.
+
+    Exit status 1 if something was refused or could not be done; what was sent by then is not sent again.
+    """
+
+    def work(spark: SparkSession) -> int:
+        TopicTables(load.root).partitions(load.topic)  # one that is not there is refused first
+        rows = open_source(spark, load)
+        files = find_loads(spark, rows, load)
+        if dry_run:
+            plan = [(file.file, file.records, file.taken, file.is_done) for file in files]
+            schema = "file string, records long, in_log long, is_done boolean"
+            print_rows(spark.createDataFrame(plan, schema), is_csv=is_csv)
+        else:
+            _append(spark, rows, files, load)
+        return EXIT_DONE
+
+    return run_job("backfill", work)
 
 
-def _backfill(options: argparse.Namespace, spark: SparkSession) -> int:
-    TopicTables(options.root).partitions(options.topic)  # one that is not there is refused first
-    rows = open_source(spark, options)
-    loads = find_loads(spark, rows, options)
-    if options.dry_run:
-        plan = [(load.file, load.records, load.taken, load.is_done) for load in loads]
-        jobs.print_rows(
-            spark.createDataFrame(plan, "file string, records long, in_log long, is_done boolean"), csv=options.csv
-        )
-        return jobs.EXIT_DONE
-    with jobs.open_admin(options) as admin:
-        admin.describe_topics([options.topic])
-    wanted = [load for load in loads if not load.is_done]
-    records = sum(load.records for load in loads)
-    jobs.tell(f"{len(loads)} files, {records:,} records; {len(loads) - len(wanted)} files are in the log already")
+def _append(spark: SparkSession, rows: DataFrame, files: Sequence[FileLoad], load: Load) -> None:
+    with load.brokers.open_admin() as admin:
+        admin.describe_topics([load.topic])
+    wanted = [file for file in files if not file.is_done]
+    records = sum(file.records for file in files)
+    tell(f"{len(files)} files, {records:,} records; {len(files) - len(wanted)} files are in the log already")
     if wanted:
-        _send(spark, rows, wanted, options)
-    there = sum(load.taken for load in loads)
-    jobs.print_result(f"appended {records - there:,} records, {there:,} of {records:,} were there already")
-    return jobs.EXIT_DONE
+        _send(spark, rows, wanted, load)
+    there = sum(file.taken for file in files)
+    echo(f"appended {records - there:,} records, {there:,} of {records:,} were there already")
 
 
-def _send(spark: SparkSession, rows: DataFrame, wanted: Sequence[FileLoad], options: argparse.Namespace) -> None:
+def _send(spark: SparkSession, rows: DataFrame, wanted: Sequence[FileLoad], load: Load) -> None:
     from bus.spark.file_loads import records_in_log
 
     started_s, done = time.monotonic(), 0
-    total = sum(load.records for load in wanted)
-    for group in batches_of(wanted, options.batch_records):
-        send_files(spark, rows, group, options)
-        taken = records_in_log(TopicTables(options.root), options.topic, [load.producer for load in group])
-        for load in group:
-            if taken[load.producer] != load.records:
-                raise jobs.JobFailed(
-                    f"{load.file}: expected {load.records} records in the log, as were counted in the file, "
-                    f"found {taken[load.producer]}"
+    total = sum(file.records for file in wanted)
+    for group in batches_of(wanted, load.batch_records):
+        send_files(spark, rows, group, load)
+        taken = records_in_log(TopicTables(load.root), load.topic, [file.producer for file in group])
+        for file in group:
+            if taken[file.producer] != file.records:
+                raise JobFailed(
+                    f"{file.file}: expected {file.records} records in the log, as were counted in the file, "
+                    f"found {taken[file.producer]}"
                 )
-        done += sum(load.records for load in group)
+        done += sum(file.records for file in group)
         rate = done / max(time.monotonic() - started_s, 0.001)
-        jobs.tell(f"{done:,} of {total:,} records, {rate:,.0f} a second; up to {group[-1].file}")
+        tell(f"{done:,} of {total:,} records, {rate:,.0f} a second; up to {group[-1].file}")
 
 
 def batches_of(loads: Sequence[FileLoad], records_max: int) -> Iterator[list[FileLoad]]:
@@ -349,7 +371,3 @@ def batches_of(loads: Sequence[FileLoad], records_max: int) -> Iterator[list[Fil
         batch.append(load)
     if batch:
         yield batch
-
-
-if __name__ == "__main__":
-    sys.exit(main())

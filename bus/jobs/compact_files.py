@@ -1,8 +1,5 @@
 """Many small data files become few large ones: rolling, for tables too big for the broker's machine.
 
-    python -m bus.jobs.compact_files --root /srv/bus orders payments/3
-    python -m bus.jobs.compact_files --root /srv/bus --dry-run orders
-
 Spark reads runs of small files that follow each other and writes each run as one file into the table's folder; the
 partition's leader checks it and commits the swap. No record goes but those below the log start, which were deleted,
 none moves, and no reader notices. A run that has changed meanwhile is refused and told; the others go on.
@@ -10,21 +7,31 @@ none moves, and no reader notices. A run that has changed meanwhile is refused a
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
+import click
+
+from bus.cli.commands import BusCommand
+from bus.cli.failures import EXIT_FAILURE
+from bus.cli.options import gathered, root_option
+from bus.jobs.commands import EXIT_DONE, print_rows, run_job
+from bus.jobs.options import (
+    POSITIVE,
+    Brokers,
+    brokers_options,
+    compression_option,
+    csv_option,
+    partitions_argument,
+    target_bytes_option,
+)
 from bus.ports import SwapKind
 from bus.settings.topic import TopicConfig
-from bus.spark import jobs
 from bus.spark.file_swaps import (
     FileSwap,
     Leader,
     LeaderByAdmin,
-    add_file_arguments,
     check_record_count,
     row_bytes,
     staging,
@@ -32,7 +39,7 @@ from bus.spark.file_swaps import (
     topic_config,
     write_runs,
 )
-from bus.spark.jobs import Window, sql
+from bus.spark.jobs import JobFailed, Window, partitions_named, sql, tell
 from bus.spark.log_files import PartitionFiles, count_deleted, files_frame, load_files, read_rows
 from bus.storage_delta.files.live_file import LiveFile
 from bus.tables.topics import TopicTables
@@ -94,7 +101,7 @@ class Settings:
 def plan_runs(
     spark: SparkSession, found: PartitionFiles, settings: Settings, config: TopicConfig
 ) -> tuple[DataFrame, list[list[LiveFile]]]:
-    """What `choose_runs` says of the partition, and the runs in offset order."""
+    """Return what `choose_runs` says of the partition, and the runs in offset order."""
     target_bytes = settings.target_bytes or config.segment_bytes
     chosen = choose_runs(
         files_frame(spark, [found]),
@@ -116,10 +123,10 @@ def compact_partition(
     """Rewrite the runs of one partition; how many were refused."""
     chosen, runs = plan_runs(spark, found, settings, config)
     if not runs:
-        jobs.tell(f"{found.partition}: nothing to do in {len(found.files)} files")
+        tell(f"{found.partition}: nothing to do in {len(found.files)} files")
         return 0
     names = [file.path for run in runs for file in run]
-    jobs.tell(f"{found.partition}: {len(names)} of {len(found.files)} files into {len(runs)}")
+    tell(f"{found.partition}: {len(names)} of {len(found.files)} files into {len(runs)}")
     rows = number_runs(read_rows(spark, found, names), chosen)
     refused = 0
     mean_row_bytes = row_bytes([f"{found.folder}/{name}" for name in names])
@@ -137,63 +144,60 @@ def compact_partition(
             check_record_count(change, sum(removed.record_count for removed in run) - deleted_count)
             try:
                 swap(change, leader)
-            except jobs.JobFailed as error:
-                jobs.tell(f"error: {error}")
+            except JobFailed as error:
+                tell(f"error: {error}")
                 refused += 1
     return refused
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="compact_files",
-        description="Many small data files of a log become few large ones; no record goes, none moves.",
-        epilog="Exit code 1 if something was refused or could not be done.",
-    )
-    parser.add_argument("partitions", nargs="+", metavar="TOPIC[/PARTITION]")
-    jobs.add_root_argument(parser)
-    jobs.add_bootstrap_argument(parser)
-    add_file_arguments(parser)
-    parser.add_argument(
-        "--small-bytes",
-        type=jobs.positive_number,
-        metavar="N",
-        help="only files below it (default: half of the target)",
-    )
-    parser.add_argument(
-        "--files-min",
-        type=jobs.positive_number,
-        default=2,
-        metavar="N",
-        help="files that are joined, at least (default: 2)",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="show the runs; write nothing, ask no broker")
-    parser.add_argument("--csv", action="store_true", help="with --dry-run: CSV instead of a table")
-    return parser.parse_args(arguments)
+@click.command(
+    cls=BusCommand,
+    examples="""
+    bus jobs run compact_files --dry-run orders
+    bus jobs run compact_files orders payments/3
+    """,
+)
+@partitions_argument()
+@root_option()
+@brokers_options
+@gathered(
+    "settings",
+    Settings,
+    target_bytes_option,
+    click.option(
+        "--small-bytes", type=POSITIVE, metavar="N", help="Only files below it.  [default: half of the target]"
+    ),
+    click.option("--files-min", type=POSITIVE, default=2, metavar="N", help="Files that are joined, at least."),
+    compression_option,
+)
+@click.option("--dry-run", is_flag=True, help="Show the runs; write nothing, ask no broker.")
+@csv_option("With --dry-run: CSV instead of a table.")
+def compact_files(
+    partitions: tuple[str, ...], root: str, brokers: Brokers, settings: Settings, dry_run: bool, is_csv: bool
+) -> int:
+    """Rewrite many small data files of a log as few large ones; no record goes, none moves.
 
+    Exit status 1 if something was refused or could not be done.
+    """
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
-    options = parse_arguments(arguments)
-    return jobs.run_job("compact-files", partial(_compact, options))
+    def compact(spark: SparkSession) -> int:
+        tables = TopicTables(root)
+        chosen = partitions_named(tables, partitions)
+        if dry_run:
+            return _show(spark, tables, [load_files(tables, one) for one in chosen], settings, is_csv=is_csv)
+        refused = 0
+        with brokers.open_admin() as admin:
+            admin.describe_topics(sorted({partition.topic for partition in chosen}))
+            for partition in chosen:
+                found, config = load_files(tables, partition), topic_config(tables, partition.topic)
+                refused += compact_partition(spark, found, settings, config, LeaderByAdmin(admin, tables))
+        return EXIT_FAILURE if refused else EXIT_DONE
 
-
-def _compact(options: argparse.Namespace, spark: SparkSession) -> int:
-    tables = TopicTables(options.root)
-    partitions = jobs.partitions_named(tables, options.partitions)
-    settings = Settings(options.target_bytes, options.small_bytes, options.files_min, options.compression)
-    if options.dry_run:
-        return _show(spark, tables, [load_files(tables, one) for one in partitions], settings, csv=options.csv)
-    refused = 0
-    with jobs.open_admin(options) as admin:
-        admin.describe_topics(sorted({partition.topic for partition in partitions}))
-        for partition in partitions:
-            found, config = load_files(tables, partition), topic_config(tables, partition.topic)
-            refused += compact_partition(spark, found, settings, config, LeaderByAdmin(admin, tables))
-    return jobs.EXIT_FAILURE if refused else jobs.EXIT_DONE
+    return run_job("compact-files", compact)
 
 
 def _show(
-    spark: SparkSession, tables: TopicTables, found: Sequence[PartitionFiles], settings: Settings, *, csv: bool
+    spark: SparkSession, tables: TopicTables, found: Sequence[PartitionFiles], settings: Settings, *, is_csv: bool
 ) -> int:
     rows = [
         (
@@ -208,9 +212,5 @@ def _show(
         for run in plan_runs(spark, one, settings, topic_config(tables, one.partition.topic))[1]
     ]
     schema = "topic string, partition int, first_offset long, last_offset long, files int, bytes long"
-    jobs.print_rows(spark.createDataFrame(rows, schema), csv=csv)
-    return jobs.EXIT_DONE
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    print_rows(spark.createDataFrame(rows, schema), is_csv=is_csv)
+    return EXIT_DONE

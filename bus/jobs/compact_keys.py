@@ -1,7 +1,4 @@
-"""Of every key the last record stays: key compaction, for tables too big for the broker's machine.
-
-    python -m bus.jobs.compact_keys --root /srv/bus profiles
-    python -m bus.jobs.compact_keys --root /srv/bus --dry-run profiles/0
+"""Key compaction, by which the last record of every key stays, for tables too big for the broker's machine.
 
 Spark finds the last record of each key in all files below `--to-offset` and writes what stays into new files in the
 table's folder; the partition's leader checks them and commits the swap. Offsets and order stay as they are; a record
@@ -11,22 +8,31 @@ Records below the log start were deleted, and go.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
+import click
+
+from bus.cli.commands import BusCommand
+from bus.cli.failures import EXIT_FAILURE
+from bus.cli.options import gathered, root_option
+from bus.jobs.commands import EXIT_DONE, run_job
+from bus.jobs.options import (
+    NOT_NEGATIVE,
+    Brokers,
+    brokers_options,
+    compression_option,
+    partitions_argument,
+    target_bytes_option,
+)
 from bus.ports import SwapKind
 from bus.settings.topic import TopicConfig
-from bus.spark import jobs
 from bus.spark.file_swaps import (
     FileSwap,
     Leader,
     LeaderByAdmin,
-    add_file_arguments,
     check_record_count,
     row_bytes,
     staging,
@@ -34,7 +40,7 @@ from bus.spark.file_swaps import (
     topic_config,
     write_runs,
 )
-from bus.spark.jobs import StorageLevel, Window, sql
+from bus.spark.jobs import JobFailed, StorageLevel, Window, partitions_named, sql, tell
 from bus.spark.log_files import PartitionFiles, load_files, read_rows
 from bus.storage_delta.files.live_file import LiveFile, ages_of, end_of_old
 from bus.tables.topics import TopicTables
@@ -70,7 +76,7 @@ def _size(rows: DataFrame) -> Column:
 
 
 def assign_files(kept: DataFrame, *, target_bytes: int) -> DataFrame:
-    """Which new file the rows of each old one go to: columns file and run. Files are in the order of their rows, and a
+    """Assign the rows of each old file to a new one: columns file and run. Files are in the order of their rows, and a
     new one begins where the one before it has `target_bytes`. `kept` have the columns offset, file and bytes."""
     files = kept.groupBy("file").agg(sql.sum("bytes").alias("bytes"), sql.min("offset").alias("first"))
     before = Window.orderBy("first").rowsBetween(Window.unboundedPreceding, -1)
@@ -102,7 +108,7 @@ class Plan:
 
 
 def plan(found: PartitionFiles, settings: Settings, config: TopicConfig, *, now_ms: int) -> Plan:
-    """What is younger than `min.compaction.lag.ms` is left alone in any case."""
+    """Choose the files, but for what is younger than `min.compaction.lag.ms`, which is left alone in any case."""
     files = list(found.files[:-1])
     if settings.to_offset is not None:
         files = [file for file in found.files if file.next_offset <= settings.to_offset]
@@ -123,7 +129,7 @@ def compact_partition(
     if the swap is refused."""
     files = planned.files
     if not files:
-        jobs.tell(f"{found.partition}: nothing to do, no file of {len(found.files)} is old enough")
+        tell(f"{found.partition}: nothing to do, no file of {len(found.files)} is old enough")
         return
     rows = read_rows(spark, found, [file.path for file in files])
     last_offset = files[-1].next_offset - 1
@@ -131,7 +137,7 @@ def compact_partition(
     kept = kept.persist(StorageLevel.DISK_ONLY)
     try:
         before, after = sum(file.record_count for file in files), kept.count()
-        jobs.tell(f"{found.partition}: {after} of {before} records up to offset {last_offset} stay")
+        tell(f"{found.partition}: {after} of {before} records up to offset {last_offset} stay")
         if after < before and leader is not None:
             runs = assign_files(kept, target_bytes=planned.target_bytes)
             _swap(found, planned, rows_to_write(rows, kept, runs), runs, after, compression, leader)
@@ -162,58 +168,62 @@ def _swap(
         swap(change, leader)
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="compact_keys",
-        description="Of every key of a compacted topic the last record stays, at its own offset.",
-        epilog="Exit code 1 if something was refused or could not be done.",
-    )
-    parser.add_argument("partitions", nargs="+", metavar="TOPIC[/PARTITION]")
-    jobs.add_root_argument(parser)
-    jobs.add_bootstrap_argument(parser)
-    parser.add_argument(
+@click.command(
+    cls=BusCommand,
+    examples="""
+    bus jobs run compact_keys --dry-run profiles/0
+    bus jobs run compact_keys --to-offset 5000000 profiles/0
+    """,
+)
+@partitions_argument()
+@root_option()
+@brokers_options
+@gathered(
+    "settings",
+    Settings,
+    click.option(
         "--to-offset",
-        type=jobs.whole_number,
+        type=NOT_NEGATIVE,
         metavar="N",
-        help="only files that end below it (default: all but the newest file and those younger than "
-        "min.compaction.lag.ms)",
-    )
-    parser.add_argument(
+        help="Only files that end below it.  [default: all but the newest file and those younger than "
+        "min.compaction.lag.ms]",
+    ),
+    click.option(
         "--delete-retention-ms",
-        type=jobs.whole_number,
+        type=NOT_NEGATIVE,
         metavar="N",
-        help="how long tombstones stay (default: the topic's)",
-    )
-    add_file_arguments(parser)
-    parser.add_argument("--dry-run", action="store_true", help="only tell how many records would stay")
-    return parser.parse_args(arguments)
+        help="How long tombstones stay.  [default: the topic's]",
+    ),
+    target_bytes_option,
+    compression_option,
+)
+@click.option("--dry-run", is_flag=True, help="Only tell how many records would stay.")
+def compact_keys(partitions: tuple[str, ...], root: str, brokers: Brokers, settings: Settings, dry_run: bool) -> int:
+    """Keep the last record of every key of a compacted topic, at its own offset.
 
+    Exit status 1 if something was refused or could not be done.
+    """
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
-    options = parse_arguments(arguments)
-    return jobs.run_job("compact-keys", partial(_compact, options))
+    def compact(spark: SparkSession) -> int:
+        tables = TopicTables(root)
+        chosen = partitions_named(tables, partitions)
+        configs = {name: _compacted_config(tables, name) for name in sorted({one.topic for one in chosen})}
+        failed = 0
+        with brokers.open_admin() as admin:
+            if not dry_run:
+                admin.describe_topics(configs)
+            for partition in chosen:
+                found = load_files(tables, partition)
+                planned = plan(found, settings, configs[partition.topic], now_ms=time.time_ns() // 1_000_000)
+                leader = None if dry_run else LeaderByAdmin(admin, tables)
+                try:
+                    compact_partition(spark, found, planned, compression=settings.compression, leader=leader)
+                except JobFailed as error:
+                    tell(f"error: {error}")
+                    failed += 1
+        return EXIT_FAILURE if failed else EXIT_DONE
 
-
-def _compact(options: argparse.Namespace, spark: SparkSession) -> int:
-    tables = TopicTables(options.root)
-    partitions = jobs.partitions_named(tables, options.partitions)
-    settings = Settings(options.to_offset, options.delete_retention_ms, options.target_bytes, options.compression)
-    configs = {name: _compacted_config(tables, name) for name in sorted({one.topic for one in partitions})}
-    failed = 0
-    with jobs.open_admin(options) as admin:
-        if not options.dry_run:
-            admin.describe_topics(configs)
-        for partition in partitions:
-            found = load_files(tables, partition)
-            planned = plan(found, settings, configs[partition.topic], now_ms=time.time_ns() // 1_000_000)
-            leader = None if options.dry_run else LeaderByAdmin(admin, tables)
-            try:
-                compact_partition(spark, found, planned, compression=settings.compression, leader=leader)
-            except jobs.JobFailed as error:
-                jobs.tell(f"error: {error}")
-                failed += 1
-    return jobs.EXIT_FAILURE if failed else jobs.EXIT_DONE
+    return run_job("compact-keys", compact)
 
 
 def _compacted_config(tables: TopicTables, name: str) -> TopicConfig:
@@ -221,9 +231,5 @@ def _compacted_config(tables: TopicTables, name: str) -> TopicConfig:
     config = topic_config(tables, name)
     if "compact" not in config.cleanup_policy:
         found = ",".join(config.cleanup_policy) or "none"
-        raise jobs.JobFailed(f"{name}: expected a cleanup.policy with compact, found {found}")
+        raise JobFailed(f"{name}: expected a cleanup.policy with compact, found {found}")
     return config
-
-
-if __name__ == "__main__":
-    sys.exit(main())

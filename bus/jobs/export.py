@@ -1,26 +1,22 @@
 """A topic as files for others: a Delta table, Parquet, CSV or JSON lines; once, or for as long as it runs.
 
-    python -m bus.jobs.export --format delta --to /data/orders --checkpoint /srv/e1 orders
-    python -m bus.jobs.export --format csv --values text --to /data/csv --checkpoint /srv/e2 --to-time 2026-11-21 orders
-    python -m bus.jobs.export --format delta --values json --schema "id bigint, total double" --by-date --continuous \\
-        --to /data/typed --checkpoint /srv/e3 orders
-
 Each run with the same checkpoint adds what has come since the last one, each record once. A topic is Delta already:
 export it to have it in another shape, in another place, or for longer than the topic keeps it.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from bus.jobs.queries import add_pace_arguments, add_query_arguments, follow, stream_of, trigger_of
-from bus.jobs.ranges import add_place_arguments, add_range_arguments, before_ends, find_span
-from bus.spark import jobs
-from bus.spark.jobs import sql
+import click
+
+from bus.cli.commands import BusCommand
+from bus.jobs.commands import EXIT_DONE, run_job
+from bus.jobs.options import batch_records_option, topic_argument
+from bus.jobs.queries import Pace, checkpoint_option, follow, pace_options, stream_of
+from bus.jobs.ranges import Place, Range, before_ends, find_span, place_options, range_options
+from bus.spark.jobs import WHOLE_TIMES, sql, typed_values
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -41,7 +37,7 @@ def exported(rows: DataFrame, *, values: str, schema: str | None, is_flat: bool,
     key = _decoded(sql.col("key"), "text" if values == "json" else values)
     if values == "json":
         assert schema is not None, "no schema of the values"
-        rows, value = jobs.typed_values(rows, schema), sql.col("value")
+        rows, value = typed_values(rows, schema), sql.col("value")
     else:
         value = _decoded(sql.col("value"), values)
     headers = sql.transform(
@@ -87,65 +83,68 @@ def _flat(rows: DataFrame) -> DataFrame:
     return rows.select(*(column for some in columns for column in some))
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="export",
-        description="A topic as files for others.",
-        epilog="Exit code 1 if something was refused or could not be done; run it again to go on.",
-    )
-    parser.add_argument("topic")
-    parser.add_argument("--to", required=True, metavar="PATH", help="the folder or Delta table to add to")
-    parser.add_argument("--format", choices=FORMATS, default="delta", help="(default: delta)")
-    parser.add_argument(
-        "--values", choices=VALUES, help="what keys and values become (default: binary; text for csv and json)"
-    )
-    parser.add_argument("--schema", metavar="DDL", help='of the values with --values json, as "id bigint, name string"')
-    parser.add_argument("--by-date", action="store_true", help="a folder for each day, by the records' times (UTC)")
-    add_place_arguments(parser)
-    add_range_arguments(parser)
-    add_query_arguments(parser, batch_records=5_000_000)
-    add_pace_arguments(parser)
-    options = parser.parse_args(arguments)
-    if options.values is None:
-        options.values = "text" if options.format in _TEXT_FORMATS else "binary"
-    if options.values == "binary" and options.format in _TEXT_FORMATS:
-        parser.error(f"argument --values: expected text, base64 or json for {options.format}, found binary")
-    if (options.values == "json") != (options.schema is not None):
-        parser.error("expected --schema with --values json, and with nothing else")
-    if options.continuous and (options.to_offset or options.to_time is not None):
-        parser.error("expected --continuous or an end, found both")
-    return options
+@click.command(
+    cls=BusCommand,
+    examples="""
+    bus jobs run export --to /data/orders --checkpoint /srv/e1 orders
+    bus jobs run export --format csv --to /data/csv --checkpoint /srv/e2 --to-time 2026-11-21 orders
+    """,
+)
+@topic_argument("topic")
+@click.option("--to", required=True, metavar="PATH", help="The folder or Delta table to add to.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="delta", help="What is written.")
+@click.option(
+    "--values",
+    type=click.Choice(VALUES),
+    help="What keys and values become.  [default: binary; text for csv and json]",
+)
+@click.option("--schema", metavar="DDL", help='Of the values with --values json, as "id bigint, name string".')
+@click.option("--by-date", is_flag=True, help="A folder for each day, by the records' times (UTC).")
+@place_options
+@range_options()
+@checkpoint_option
+@batch_records_option(5_000_000)
+@pace_options
+def export(
+    topic: str,
+    to: str,
+    form: str,
+    values: str | None,
+    schema: str | None,
+    by_date: bool,
+    place: Place,
+    given: Range,
+    checkpoint: str,
+    batch_records: int,
+    pace: Pace,
+) -> int:
+    """Write a topic as files for others: what has come since the last run, each record once.
 
+    Exit status 1 if something was refused or could not be done; run it again to go on.
+    """
+    kind = values or ("text" if form in _TEXT_FORMATS else "binary")
+    if kind == "binary" and form in _TEXT_FORMATS:
+        raise click.BadParameter(f"expected text, base64 or json for {form}, found binary", param_hint="--values")
+    if (kind == "json") != (schema is not None):
+        raise click.UsageError("expected --schema with --values json, and with nothing else")
+    if pace.continuous and given.has_end:
+        raise click.UsageError("expected --continuous or an end, found both")
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
-    options = parse_arguments(arguments)
-    return jobs.run_job("export", partial(_export, options))
+    def write(spark: SparkSession) -> int:
+        span = find_span(topic, place, given)
+        rows = stream_of(spark, topic, span, place, group="export", batch_records=batch_records, has_headers=True)
+        ends: Mapping[int, int] = {partition.partition: end for partition, end in span.end.items()}
+        wanted = rows if pace.continuous else before_ends(rows, ends)
+        files = exported(wanted, values=kind, schema=schema, is_flat=form == "csv", by_date=by_date)
+        writer = files.writeStream.format(form).option("checkpointLocation", checkpoint)
+        if form in _TEXT_FORMATS:
+            writer = writer.options(**WHOLE_TIMES)
+        if form == "csv":
+            writer = writer.option("header", "true")
+        if by_date:
+            writer = writer.partitionBy("date")
+        query = writer.trigger(**pace.trigger()).start(to)
+        follow(query, ends=None if pace.continuous else span.end)
+        return EXIT_DONE
 
-
-def _export(options: argparse.Namespace, spark: SparkSession) -> int:
-    span = find_span(options.topic, options)
-    rows = stream_of(spark, options.topic, span, options, group="export", has_headers=True)
-    ends: Mapping[int, int] = {partition.partition: end for partition, end in span.end.items()}
-    wanted = rows if options.continuous else before_ends(rows, ends)
-    files = exported(
-        wanted,
-        values=options.values,
-        schema=options.schema,
-        is_flat=options.format == "csv",
-        by_date=options.by_date,
-    )
-    writer = files.writeStream.format(options.format).option("checkpointLocation", options.checkpoint)
-    if options.format in _TEXT_FORMATS:
-        writer = writer.options(**jobs.WHOLE_TIMES)
-    if options.format == "csv":
-        writer = writer.option("header", "true")
-    if options.by_date:
-        writer = writer.partitionBy("date")
-    query = writer.trigger(**trigger_of(options)).start(options.to)
-    follow(query, ends=None if options.continuous else span.end)
-    return jobs.EXIT_DONE
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return run_job("export", write)

@@ -1,26 +1,27 @@
-"""What each partition of some topics holds: where its log begins and ends, records, times, files, and who lags behind.
-
-    python -m bus.jobs.offset_report --root /srv/bus orders payments/3
-    python -m bus.jobs.offset_report --root /srv/bus --timestamp 2026-11-21T09:00Z --csv orders
-    python -m bus.jobs.offset_report --root /srv/bus --groups orders
+"""A report of what each partition of some topics holds: where its log begins and ends, records, times, files, and who
+lags behind.
 
 Reads the tables with Spark and needs no broker. Writes nothing.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Mapping, Sequence
-from functools import partial, reduce
+from functools import reduce
 from typing import TYPE_CHECKING
 
+import click
+
 import bus.spark
+from bus.cli.commands import BusCommand
+from bus.cli.options import root_option
+from bus.cli.partition_arguments import TimestampType
+from bus.jobs.commands import EXIT_DONE, print_rows, run_job
+from bus.jobs.options import csv_option, partitions_argument
 from bus.model import TopicPartition
-from bus.spark import jobs
-from bus.spark.jobs import sql
+from bus.spark.jobs import partitions_named, sql
 from bus.spark.log_files import table_at
-from bus.tables.point_in_time import bound_of, parse_bound
+from bus.tables.point_in_time import Bound, bound_of, parse_bound
 from bus.tables.system_views import read_view
 from bus.tables.topics import TopicTables
 
@@ -33,7 +34,7 @@ LOG_SCHEMA = (
 _PLACE = ["topic", "partition"]
 
 
-def offset_report(records: DataFrame) -> DataFrame:
+def records_report(records: DataFrame) -> DataFrame:
     """A row for each (topic, partition) that has a record, in their order.
 
     `records` has the columns topic, partition, offset, timestamp. The columns here: topic, partition, records,
@@ -63,7 +64,7 @@ def visible_records(records: DataFrame, logs: DataFrame) -> DataFrame:
 
 
 def partition_report(logs: DataFrame, report: DataFrame) -> DataFrame:
-    """`offset_report` beside what the logs say, a row for each partition, also for one without records."""
+    """`records_report` beside what the logs say, a row for each partition, also for one without records."""
     columns = [name for name in report.columns if name not in _PLACE]
     counts = [sql.coalesce(name, sql.lit(0)).alias(name) for name in ("records", "missing")]
     others = {column: sql.col(column) for column in columns}
@@ -98,70 +99,78 @@ def log_rows(
     return rows
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="offset_report",
-        description="What each partition of some topics holds.",
-        epilog="Exit code 1 for a topic, a version or a root that is not there.",
-    )
-    parser.add_argument("topics", nargs="+", metavar="TOPIC[/PARTITION]")
-    jobs.add_root_argument(parser)
-    moment = parser.add_mutually_exclusive_group()
-    moment.add_argument(
-        "--version",
-        action="append",
-        default=[],
-        metavar="[TOPIC[:PARTITION]=]N",
-        help="as of that Delta version, of every partition or of those named; may be given several times",
-    )
-    moment.add_argument(
-        "--timestamp",
-        type=jobs.timestamp_ms,
-        metavar="TIME",
-        help="as of the last version that was committed by then: ISO 8601, UTC unless it says otherwise",
-    )
-    moment.add_argument("--groups", action="store_true", help="the lag of consumer groups there, as of now")
-    parser.add_argument("--csv", action="store_true", help="print CSV instead of a table")
-    options = parser.parse_args(arguments)
+@click.command(
+    cls=BusCommand,
+    examples="""
+    bus jobs run offset_report orders payments/3
+    bus jobs run offset_report --timestamp 2026-11-21T09:00Z --csv orders
+    bus jobs run offset_report --groups orders
+    """,
+)
+@partitions_argument()
+@root_option()
+@click.option(
+    "--version",
+    "versions",
+    multiple=True,
+    metavar="[TOPIC[:PARTITION]=]N",
+    help="As of that Delta version, of every partition or of those named; repeatable.",
+)
+@click.option(
+    "--timestamp", type=TimestampType(), metavar="TIME", help="As of the last version that was committed by then."
+)
+@click.option("--groups", is_flag=True, help="The lag of consumer groups there, as of now.")
+@csv_option()
+def offset_report(
+    partitions: tuple[str, ...],
+    root: str,
+    versions: tuple[str, ...],
+    timestamp: int | None,
+    groups: bool,
+    is_csv: bool,
+) -> int:
+    """Show what each partition of some topics holds: offsets, records, times, files; or who lags behind.
+
+    Exit status 1 for a topic, a version or a root that is not there.
+    """
     try:
-        options.version = parse_bound(options.version)
+        bound = parse_bound(versions)
     except ValueError as error:
-        parser.error(f"argument --version: {error}")
-    return options
+        raise click.BadParameter(str(error), param_hint="--version") from None
+    if bool(versions) + (timestamp is not None) + groups > 1:
+        raise click.UsageError("expected one of --version, --timestamp and --groups, found more")
+
+    def report(spark: SparkSession) -> int:
+        tables = TopicTables(root)
+        rows = log_rows(tables, _versions(tables, partitions, bound, timestamp))
+        logs = spark.createDataFrame(rows, LOG_SCHEMA)
+        if groups:
+            found = lag_report(spark.createDataFrame(read_view("lag", tables)), logs)
+        else:
+            seen = {TopicPartition(topic, number): version for topic, number, version, *_ in rows}
+            found = partition_report(logs, records_report(visible_records(_records(spark, root, seen), logs)))
+        print_rows(found, is_csv=is_csv)
+        return EXIT_DONE
+
+    return run_job("offset-report", report)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
-    options = parse_arguments(arguments)
-    return jobs.run_job("offset-report", partial(_report, options))
+def _versions(
+    tables: TopicTables, names: Sequence[str], bound: Bound | None, timestamp_ms: int | None
+) -> dict[TopicPartition, int | None]:
+    """The version of each named partition; None: the last one."""
+    if timestamp_ms is not None:
+        return {one: tables.version_at(one, timestamp_ms) for one in partitions_named(tables, names)}
+    return {one: bound_of(bound, one) for one in partitions_named(tables, names)}
 
 
-def _report(options: argparse.Namespace, spark: SparkSession) -> int:
-    tables = TopicTables(options.root)
-    versions: dict[TopicPartition, int | None] = {}
-    for one in jobs.partitions_named(tables, options.topics):
-        versions[one] = bound_of(options.version, one)
-        if options.timestamp is not None:
-            versions[one] = tables.version_at(one, options.timestamp)
-    rows = log_rows(tables, versions)
-    logs = spark.createDataFrame(rows, LOG_SCHEMA)
-    if options.groups:
-        lag = spark.createDataFrame(read_view("lag", tables))
-        jobs.print_rows(lag_report(lag, logs), csv=options.csv)
-        return jobs.EXIT_DONE
-    # Spark counts the records of the very versions that the logs describe, also if the broker commits meanwhile.
-    seen = {TopicPartition(topic, number): version for topic, number, version, *_ in rows}
+def _records(spark: SparkSession, root: str, seen: Mapping[TopicPartition, int]) -> DataFrame:
+    """The records of the very versions that the logs describe, also if the broker commits meanwhile."""
     at_version: dict[str | TopicPartition, int] = dict(seen.items())
     records = [
-        bus.spark.read_topic(spark, options.root, topic, at_version=at_version)
+        bus.spark.read_topic(spark, root, topic, at_version=at_version)
         .where(sql.col("partition").isin([one.partition for one in seen if one.topic == topic]))
         .select(*_PLACE, "offset", "timestamp")
         for topic in dict.fromkeys(one.topic for one in seen)
     ]
-    visible = visible_records(reduce(lambda left, right: left.unionAll(right), records), logs)
-    jobs.print_rows(partition_report(logs, offset_report(visible)), csv=options.csv)
-    return jobs.EXIT_DONE
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return reduce(lambda left, right: left.unionAll(right), records)

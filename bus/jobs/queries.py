@@ -7,17 +7,19 @@ the name of the writer is that of the query, which lives in its checkpoint.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bus.jobs.ranges import OffsetSpan, place_options
+import click
+
+from bus.cli.options import gathered
+from bus.jobs.ranges import OffsetSpan, Place
 from bus.model import TopicPartition
 from bus.processing.run import StopSignals
-from bus.spark import jobs
+from bus.spark.jobs import tell
 from bus.spark.source.positions import encode_partitions
 
 if TYPE_CHECKING:
@@ -28,63 +30,66 @@ _POLL_S = 1
 _TELL_S = 5.0
 
 
-def add_query_arguments(parser: argparse.ArgumentParser, *, batch_records: int) -> None:
-    parser.add_argument(
+def checkpoint_option(command: Any) -> Any:
+    return click.option(
         "--checkpoint",
         required=True,
         metavar="FOLDER",
-        help="where the job keeps how far it is; the same folder goes on, a new one starts from the beginning",
-    )
-    parser.add_argument(
-        "--batch-records",
-        type=jobs.positive_number,
-        default=batch_records,
-        metavar="N",
-        help=f"records that are written as one batch, at most (default: {batch_records})",
-    )
+        help="Where the job keeps how far it is; the same folder goes on, a new one starts from the beginning.",
+    )(command)
 
 
-def add_pace_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--continuous",
-        action="store_true",
-        help="go on until stopped (default: up to the end that there is at the start)",
-    )
-    parser.add_argument(
-        "--interval",
-        metavar="TIME",
-        default="1 second",
-        help="with --continuous, from one batch to the next (default: 1 second)",
-    )
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a query goes on, and how often it looks for records."""
+
+    continuous: bool
+    interval: str
+
+    def trigger(self) -> dict[str, Any]:
+        """Return what `DataStreamWriter.trigger` takes."""
+        return {"processingTime": self.interval} if self.continuous else {"availableNow": True}
 
 
-def trigger_of(options: argparse.Namespace) -> dict[str, Any]:
-    """For `DataStreamWriter.trigger`."""
-    return {"processingTime": options.interval} if options.continuous else {"availableNow": True}
+def pace_options(command: Any) -> Any:
+    return gathered(
+        "pace",
+        Pace,
+        click.option(
+            "--continuous",
+            is_flag=True,
+            help="Go on until stopped.  [default: up to the end that there is at the start]",
+        ),
+        click.option(
+            "--interval", metavar="TIME", default="1 second", help="With --continuous, from one batch to the next."
+        ),
+    )(command)
 
 
-def check_target(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    if options.source == options.target:
-        parser.error(f"expected another topic than {options.source} as the target: it would read what it writes")
+def check_target(source: str, target: str) -> None:
+    """Raise `click.UsageError` for a job that would read what it writes."""
+    if source == target:
+        raise click.UsageError(f"expected another topic than {source} as the target: it would read what it writes")
 
 
 def stream_of(
     spark: SparkSession,
     topic: str,
     span: OffsetSpan,
-    options: argparse.Namespace,
+    place: Place,
     *,
     group: str,
+    batch_records: int,
     has_headers: bool = False,
 ) -> DataFrame:
     """The topic from the start of `span` on, as a stream whose groups' names begin with `group`."""
     return (
         spark.readStream.format("bus")
         .options(
-            **place_options(options),
+            **place.options(),
             subscribe=topic,
             includeHeaders=str(has_headers).lower(),
-            maxOffsetsPerTrigger=str(options.batch_records),
+            maxOffsetsPerTrigger=str(batch_records),
             startingOffsets=json.dumps(encode_partitions(span.begin)),
             groupIdPrefix=group,
         )
@@ -94,7 +99,7 @@ def stream_of(
 
 @dataclass(frozen=True, slots=True)
 class TopicTarget:
-    """Where the rows of a query go."""
+    """The topic that the rows of a query go to."""
 
     broker: Mapping[str, str]  # as options of `format("bus")`
     topic: str | None  # None: the column `topic` says it
@@ -111,7 +116,7 @@ class TopicTarget:
 
 
 def batch_to_topic(change: Callable[[DataFrame], DataFrame], target: TopicTarget) -> Callable[[DataFrame, int], None]:
-    """For `foreachBatch`: what `change` makes of a batch is appended to the topic, once."""
+    """Return a function for `foreachBatch`: what `change` makes of a batch is appended to the topic, once."""
 
     def write(batch: DataFrame, batch_id: int) -> None:
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
@@ -130,18 +135,18 @@ def follow(query: StreamingQuery, *, ends: Mapping[TopicPartition, int] | None =
         while not query.awaitTermination(_POLL_S):
             told.look(query)
             if signals.end(query, told.last_batch):
-                jobs.tell("stopped; the same checkpoint goes on from here")
+                tell("stopped; the same checkpoint goes on from here")
                 break
             if ends is not None and told.has_reached(ends):
                 break
         query.stop()
     told.look(query)
-    jobs.tell(f"{told.rows:,} records in {told.batches} batches, {told.rate():,.0f} a second")
+    tell(f"{told.rows:,} records in {told.batches} batches, {told.rate():,.0f} a second")
     return told.rows
 
 
 def reaches(end_offset: str | None, ends: Mapping[TopicPartition, int]) -> bool:
-    """Whether a source whose offsets are this JSON has nothing to read below `ends` any more."""
+    """Return True if a source whose offsets are this JSON has nothing to read below `ends` any more."""
     found = json.loads(end_offset) if end_offset else {}
     return all(
         found.get(partition.topic, {}).get(str(partition.partition), 0) >= end for partition, end in ends.items()
@@ -164,12 +169,12 @@ class _Signals:
             return False
         if self._last_batch is None:
             self._last_batch = last_batch
-            jobs.tell(f"{self._came[0]}: ending once the batch under way is written; a second signal gives it up")
+            tell(f"{self._came[0]}: ending once the batch under way is written; a second signal gives it up")
         return len(self._came) > 1 or last_batch > self._last_batch or not query.status["isTriggerActive"]
 
 
 class _Told:
-    """What a query has done, and how much of it was told."""
+    """The work that a query has done, and how much of it was told."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -187,7 +192,7 @@ class _Told:
                 self.batches += bool(progress.numInputRows)
         if self.batches and time.monotonic() - self._told_s >= _TELL_S:
             self._told_s = time.monotonic()
-            jobs.tell(f"batch {self.last_batch}: {self.rows:,} records, {self.rate():,.0f} a second")
+            tell(f"batch {self.last_batch}: {self.rows:,} records, {self.rate():,.0f} a second")
 
     def has_reached(self, ends: Mapping[TopicPartition, int]) -> bool:
         return reaches(self._end_offset, ends)

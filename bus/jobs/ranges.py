@@ -1,4 +1,4 @@
-"""Where the jobs that read a topic find it, which of its records they take, and what they do with the rows: order,
+"""The place where a job reads a topic, the records of it that the job takes, and what it does with the rows: order,
 origin, the columns that a topic takes, and a user's own change of them.
 
 Guards two promises. What an argument leaves out is an edge of the log, and what it says wrong is refused before
@@ -8,17 +8,20 @@ the same tasks on any machine, so a batch that Spark repeats is written once.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import click
+
+from bus.cli.options import Decorator, gathered
+from bus.cli.partition_arguments import TimestampType
 from bus.errors import show_range
+from bus.jobs.options import Brokers, brokers_options
 from bus.model import TopicPartition
-from bus.spark import jobs
 from bus.spark.jobs import JobFailed, sql
 from bus.spark.source.access import Bounds, LogAccess
 from bus.spark.source.boundaries import resolve, select
@@ -39,87 +42,101 @@ class OffsetSpan:
     end: Mapping[TopicPartition, int]
 
 
-def add_place_arguments(parser: argparse.ArgumentParser) -> None:
-    jobs.add_bootstrap_argument(parser)
-    parser.add_argument("--root", help="read the storage of this bus root, without a broker")
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place where a topic is read: from the brokers, or from the storage of `root` without one."""
+
+    brokers: Brokers
+    root: str | None
+
+    def location(self) -> Location:
+        if self.root:
+            return Location(root=self.root)
+        return Location(address=self.brokers.address, settings={"profile": self.brokers.profile or ""})
+
+    def options(self) -> dict[str, str]:
+        """Return the same, as options of `format("bus")`."""
+        return {"bus.root": self.root} if self.root else self.brokers.options()
 
 
-def add_range_arguments(parser: argparse.ArgumentParser, *, has_end: bool = True) -> None:
+def place_options(command: Any) -> Any:
+    root = click.option("--root", metavar="FOLDER", help="Read the storage of this root, without a broker.")
+    return brokers_options(gathered("place", Place, root)(command))
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The edges where reading begins and ends. Raises `click.UsageError` if an edge is said twice."""
+
+    from_offset: Sequence[Given] = ()
+    from_time: int | None = None  # in ms
+    to_offset: Sequence[Given] = ()
+    to_time: int | None = None
+
+    def __post_init__(self) -> None:
+        for edge, offsets, timestamp_ms in (
+            ("from", self.from_offset, self.from_time),
+            ("to", self.to_offset, self.to_time),
+        ):
+            if offsets and timestamp_ms is not None:
+                raise click.UsageError(f"expected --{edge}-offset or --{edge}-time, found both")
+
+    @property
+    def has_end(self) -> bool:
+        return bool(self.to_offset) or self.to_time is not None
+
+
+def range_options(*, has_end: bool = True) -> Decorator:
     """`has_end`: False for a job that refuses an end by name, and so does not offer it."""
-    start = parser.add_mutually_exclusive_group()
-    start.add_argument(
-        "--from-offset",
-        action="append",
-        type=partition_offset,
-        default=[],
-        metavar="[PARTITION=]N",
-        help="begin there, in every partition or in that one; may be given several times (default: the earliest)",
-    )
-    start.add_argument(
-        "--from-time", type=jobs.timestamp_ms, metavar="TIME", help="begin at the first record of that time or later"
-    )
-    # argparse cannot write the usage of a group of which nothing is shown.
-    end = parser.add_mutually_exclusive_group() if has_end else parser
-    end.add_argument(
-        "--to-offset",
-        action="append",
-        type=partition_offset,
-        default=[],
-        metavar="[PARTITION=]N",
-        help="up to that offset, without it (default: the end of the log)" if has_end else argparse.SUPPRESS,
-    )
-    end.add_argument(
-        "--to-time",
-        type=jobs.timestamp_ms,
-        metavar="TIME",
-        help="up to the first record of that time or later" if has_end else argparse.SUPPRESS,
+
+    def offset(name: str, text: str, **settings: Any) -> Any:
+        return click.option(name, multiple=True, type=partition_offset, metavar="[PARTITION=]N", help=text, **settings)
+
+    def time(name: str, text: str, **settings: Any) -> Any:
+        return click.option(name, type=TimestampType(), metavar="TIME", help=text, **settings)
+
+    return gathered(
+        "given",
+        Range,
+        offset("--from-offset", "Begin there, in every partition or in that one; repeatable.  [default: the earliest]"),
+        time("--from-time", "Begin at the first record of that time or later."),
+        offset("--to-offset", "Up to that offset, without it.  [default: the end of the log]", hidden=not has_end),
+        time("--to-time", "Up to the first record of that time or later.", hidden=not has_end),
     )
 
 
 def partition_offset(text: str) -> Given:
+    """Read the value of an option. Raises `click.BadParameter`."""
     partition, equals, offset = text.rpartition("=")
     if not offset.isdecimal() or (equals and not partition.isdecimal()):
-        raise argparse.ArgumentTypeError(f"expected [PARTITION=]OFFSET, found {text!r}")
+        raise click.BadParameter(f"expected [PARTITION=]OFFSET, found {text!r}")
     return (int(partition) if equals else None, int(offset))
 
 
-def location_of(options: argparse.Namespace) -> Location:
-    if options.root:
-        return Location(root=options.root)
-    return Location(address=options.bootstrap, settings={"profile": options.profile or ""})
-
-
-def place_options(options: argparse.Namespace) -> dict[str, str]:
-    """The same, as options of `format("bus")`."""
-    return {"bus.root": options.root} if options.root else jobs.broker_options(options)
-
-
-def find_span(topic: str, options: argparse.Namespace) -> OffsetSpan:
-    """Asks the log. Raises `JobFailed`, or `BusError` for a topic that is not there."""
+def find_span(topic: str, place: Place, given: Range) -> OffsetSpan:
+    """Ask the log. Raises `JobFailed`, or `BusError` for a topic that is not there."""
     from bus.spark.source.inputs import open_access
 
-    access = open_access(location_of(options))
+    access = open_access(place.location())
     try:
         bounds = access.bounds(select(Subscribed((topic,)), access.topics()).partitions)
-        return resolve_span(bounds, access, options)
+        return resolve_span(bounds, access, given)
     finally:
         access.close()
 
 
-def resolve_span(bounds: Mapping[TopicPartition, Bounds], access: LogAccess, options: argparse.Namespace) -> OffsetSpan:
+def resolve_span(bounds: Mapping[TopicPartition, Bounds], access: LogAccess, given: Range) -> OffsetSpan:
     """Raises `JobFailed` for a partition that is not there, an end before its start, or one beyond the log's."""
     try:
-        begin = resolve(_position(options.from_offset, options.from_time, Edge.EARLIEST, bounds), bounds, access)
-        end = resolve(_position(options.to_offset, options.to_time, Edge.LATEST, bounds), bounds, access, edge="ending")
+        begin = resolve(_position(given.from_offset, given.from_time, Edge.EARLIEST, bounds), bounds, access)
+        end = resolve(_position(given.to_offset, given.to_time, Edge.LATEST, bounds), bounds, access, edge="ending")
     except OptionError as error:
-        raise jobs.JobFailed(str(error)) from None
+        raise JobFailed(str(error)) from None
     for partition, found in bounds.items():
         if end[partition] > found.end:
-            raise jobs.JobFailed(
-                f"{partition}: expected an end up to that of the log, {found.end}, found {end[partition]}"
-            )
+            raise JobFailed(f"{partition}: expected an end up to that of the log, {found.end}, found {end[partition]}")
         if begin[partition] > end[partition]:
-            raise jobs.JobFailed(
+            raise JobFailed(
                 f"{partition}: expected an end at or after the start, {begin[partition]}, found {end[partition]}"
             )
     return OffsetSpan(begin, end)
@@ -136,7 +153,7 @@ def _position(
     known = {partition.partition for partition in partitions}
     unknown = [number for number in given if number is not None and number not in known]
     if unknown:
-        raise jobs.JobFailed(f"expected a partition {show_range(0, len(known) - 1)}, found {unknown[0]}")
+        raise JobFailed(f"expected a partition {show_range(0, len(known) - 1)}, found {unknown[0]}")
     everywhere = given.get(None, EARLIEST_OFFSET if edge is Edge.EARLIEST else LATEST_OFFSET)
     return AtOffsets({partition: given.get(partition.partition, everywhere) for partition in partitions})
 
@@ -196,19 +213,19 @@ def topic_columns(rows: DataFrame, *, keep_partitions: bool, keep_timestamps: bo
 
 
 def change_named(text: str) -> Change:
-    """An argument's value: `module:function`, a function from DataFrame to DataFrame. Modules of the folder that the
-    job is started in are found, too."""
+    """Load the function that `--change` names as `module:function`, from DataFrame to DataFrame. Modules of the folder
+    that the job is started in are found, too. Raises `click.BadParameter`."""
     module_name, _, name = text.partition(":")
     if not module_name or not name:
-        raise argparse.ArgumentTypeError(f"expected MODULE:FUNCTION, found {text!r}")
+        raise _no_function(f"expected MODULE:FUNCTION, found {text!r}")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
         found = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError) as error:
-        raise argparse.ArgumentTypeError(f"expected MODULE:FUNCTION, found {text!r}: {error}") from None
+        raise _no_function(f"expected MODULE:FUNCTION, found {text!r}: {error}") from None
     if not callable(found):
-        raise argparse.ArgumentTypeError(f"expected a function, found {text!r}, a {type(found).__name__}")
+        raise _no_function(f"expected a function, found {text!r}, a {type(found).__name__}")
 
     def change(rows: DataFrame) -> DataFrame:
         from pyspark.sql import DataFrame
@@ -219,3 +236,7 @@ def change_named(text: str) -> Change:
         return changed
 
     return change
+
+
+def _no_function(message: str) -> click.BadParameter:
+    return click.BadParameter(message, param_hint="--change")

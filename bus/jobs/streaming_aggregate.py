@@ -1,8 +1,5 @@
 """Counts and sums over windows of time, from one topic into another, as a stream: the seed of a pipeline of your own.
 
-    python -m bus.jobs.streaming_aggregate --schema "shop string, total double, at timestamp" --key shop \\
-        --measure total --time at --window "1 minute" --late "30 seconds" --checkpoint /srv/a1 orders orders-per-minute
-
 Values are JSON. Of each window and key one record is written, when no record of it can come any more: the watermark,
 the newest time that was seen less `--late`, has passed its end. Records that come later still are left out, as Spark
 counts them (numRowsDroppedByWatermark). Key of the record: the group's; value: JSON with window_start, window_end, key,
@@ -16,25 +13,25 @@ target.
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
+import click
+
+from bus.cli.commands import BusCommand
+from bus.jobs.commands import EXIT_DONE, run_job
+from bus.jobs.options import batch_records_option, topic_argument
 from bus.jobs.queries import (
+    Pace,
     TopicTarget,
-    add_pace_arguments,
-    add_query_arguments,
     batch_to_topic,
     check_target,
+    checkpoint_option,
     follow,
+    pace_options,
     stream_of,
-    trigger_of,
 )
-from bus.jobs.ranges import add_place_arguments, add_range_arguments, find_span
-from bus.spark import jobs
-from bus.spark.jobs import sql
+from bus.jobs.ranges import Place, Range, find_span, place_options, range_options
+from bus.spark.jobs import WHOLE_TIMES, JobFailed, sql, typed_values
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -55,7 +52,7 @@ def parsed_records(rows: DataFrame, schema: str | None, *, key: str | None, time
     fields = rows
     names: list[str] = []
     if schema is not None:
-        parsed = jobs.typed_values(rows, schema)
+        parsed = typed_values(rows, schema)
         names = parsed.schema["value"].dataType.fieldNames()  # type: ignore[attr-defined]  # a struct
         fields = parsed.withColumnRenamed("timestamp", "__timestamp").withColumnRenamed("key", "__key")
         fields = fields.select("__timestamp", "__key", "value.*")
@@ -63,7 +60,7 @@ def parsed_records(rows: DataFrame, schema: str | None, *, key: str | None, time
         fields = rows.select(sql.col("timestamp").alias("__timestamp"), sql.col("key").alias("__key"))
     for option, name in (("--key", key), ("--time", time)):
         if name is not None and name not in names:
-            raise jobs.JobFailed(f"{option}: expected a column of --schema, {', '.join(names) or 'none'}, found {name}")
+            raise JobFailed(f"{option}: expected a column of --schema, {', '.join(names) or 'none'}, found {name}")
     own_time = sql.col("__timestamp")
     moment = own_time if time is None else sql.coalesce(sql.col(time).cast("timestamp"), own_time)
     group = sql.col("__key" if key is None else key).cast("string")
@@ -77,7 +74,7 @@ def windowed(records: DataFrame, *, window: str, slide: str | None, late: str, m
     them. Of fractions nine decimals are taken, and none with more than 19 digits before the point.
     """
     if measure is not None and measure not in records.columns:
-        raise jobs.JobFailed(f"--measure: expected a column of --schema, found {measure}")
+        raise JobFailed(f"--measure: expected a column of --schema, found {measure}")
     figures = [sql.count("*").alias("records")]
     if measure is not None:
         figures += _figures_of(records, measure)
@@ -105,71 +102,72 @@ def _figures_of(records: DataFrame, measure: str) -> list[Column]:
 
 def as_topic_rows(results: DataFrame) -> DataFrame:
     """Key: the group's; value: all columns as JSON, times in UTC."""
-    value = sql.to_json(
-        sql.struct(*results.columns), {"ignoreNullFields": "false", "timeZone": "UTC", **jobs.WHOLE_TIMES}
-    )
+    value = sql.to_json(sql.struct(*results.columns), {"ignoreNullFields": "false", "timeZone": "UTC", **WHOLE_TIMES})
     return results.select(sql.col("key").alias("key"), value.alias("value"))
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="streaming_aggregate",
-        description="Counts and sums over windows of time, from one topic into another.",
-        epilog="Exit code 1 if something was refused or could not be done; run it again to go on.",
-    )
-    parser.add_argument("source", metavar="TOPIC")
-    parser.add_argument("target", metavar="TARGET")
-    parser.add_argument("--schema", metavar="DDL", help='of the JSON values, as "shop string, total double"')
-    parser.add_argument("--key", metavar="COLUMN", help="one result for each value of it (default: the record's key)")
-    parser.add_argument("--time", metavar="COLUMN", help="when a record happened (default: its timestamp)")
-    parser.add_argument(
-        "--measure", metavar="COLUMN", help="a number: its sum, min, max and mean (default: count only)"
-    )
-    parser.add_argument("--window", default="1 minute", metavar="TIME", help="length of a window (default: 1 minute)")
-    parser.add_argument("--slide", metavar="TIME", help="a window begins so often (default: where the last one ended)")
-    parser.add_argument(
-        "--late", default="10 seconds", metavar="TIME", help="how much later a record may come (default: 10 seconds)"
-    )
-    parser.add_argument(
-        "--output-mode", choices=("append", "update"), default="append", help="final results, or all (default: append)"
-    )
-    add_place_arguments(parser)
-    add_range_arguments(parser, has_end=False)
-    add_query_arguments(parser, batch_records=1_000_000)
-    add_pace_arguments(parser)
-    options = parser.parse_args(arguments)
-    if options.to_offset or options.to_time is not None:
-        parser.error("expected no end: the stream goes up to the end of the log, or on with --continuous")
-    check_target(parser, options)
-    return options
+@click.command(
+    cls=BusCommand,
+    examples="""
+    bus jobs run streaming_aggregate --schema "shop string, total double, at timestamp" --key shop \\
+        --measure total --time at --window "1 minute" --checkpoint /srv/a1 orders orders-per-minute
+    """,
+)
+@topic_argument("source")
+@topic_argument("target", "TARGET")
+@click.option("--schema", metavar="DDL", help='Of the JSON values, as "shop string, total double".')
+@click.option("--key", metavar="COLUMN", help="One result for each value of it.  [default: the record's key]")
+@click.option("--time", metavar="COLUMN", help="When a record happened.  [default: its timestamp]")
+@click.option("--measure", metavar="COLUMN", help="A number: its sum, min, max and mean.  [default: count only]")
+@click.option("--window", default="1 minute", metavar="TIME", help="Length of a window.")
+@click.option("--slide", metavar="TIME", help="A window begins so often.  [default: where the last one ended]")
+@click.option("--late", default="10 seconds", metavar="TIME", help="How much later a record may come.")
+@click.option("--output-mode", type=click.Choice(("append", "update")), default="append", help="Final results, or all.")
+@place_options
+@range_options(has_end=False)
+@checkpoint_option
+@batch_records_option(1_000_000)
+@pace_options
+def streaming_aggregate(
+    source: str,
+    target: str,
+    schema: str | None,
+    key: str | None,
+    time: str | None,
+    measure: str | None,
+    window: str,
+    slide: str | None,
+    late: str,
+    output_mode: str,
+    place: Place,
+    given: Range,
+    checkpoint: str,
+    batch_records: int,
+    pace: Pace,
+) -> int:
+    """Count and sum over windows of time, from one topic into another.
 
+    Exit status 1 if something was refused or could not be done; run it again to go on.
+    """
+    if given.has_end:
+        raise click.UsageError("expected no end: the stream goes up to the end of the log, or on with --continuous")
+    check_target(source, target)
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
-    options = parse_arguments(arguments)
-    return jobs.run_job("streaming-aggregate", partial(_aggregate, options))
+    def aggregate(spark: SparkSession) -> int:
+        span = find_span(source, place, given)
+        with place.brokers.open_admin() as admin:
+            admin.describe_topics([target])
+        rows = stream_of(spark, source, span, place, group="streaming-aggregate", batch_records=batch_records)
+        records = parsed_records(rows, schema, key=key, time=time)
+        results = windowed(records, window=window, slide=slide, late=late, measure=measure)
+        # Results of a window come in the order of the state, which another attempt may not repeat.
+        written = TopicTarget(place.brokers.options(), target, keeps_timestamps=False, order="content")
+        # A batch at a time, since Spark lets no Python sink have a stream of updates.
+        writer = results.writeStream.foreachBatch(batch_to_topic(as_topic_rows, written))
+        query = (
+            writer.option("checkpointLocation", checkpoint).outputMode(output_mode).trigger(**pace.trigger()).start()
+        )
+        follow(query)
+        return EXIT_DONE
 
-
-def _aggregate(options: argparse.Namespace, spark: SparkSession) -> int:
-    span = find_span(options.source, options)
-    with jobs.open_admin(options) as admin:
-        admin.describe_topics([options.target])
-    rows = stream_of(spark, options.source, span, options, group="streaming-aggregate")
-    records = parsed_records(rows, options.schema, key=options.key, time=options.time)
-    results = windowed(records, window=options.window, slide=options.slide, late=options.late, measure=options.measure)
-    # Results of a window come in the order of the state, which another attempt may not repeat.
-    target = TopicTarget(jobs.broker_options(options), options.target, keeps_timestamps=False, order="content")
-    # A batch at a time, since Spark lets no Python sink have a stream of updates.
-    writer = results.writeStream.foreachBatch(batch_to_topic(as_topic_rows, target))
-    query = (
-        writer.option("checkpointLocation", options.checkpoint)
-        .outputMode(options.output_mode)
-        .trigger(**trigger_of(options))
-        .start()
-    )
-    follow(query)
-    return jobs.EXIT_DONE
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return run_job("streaming-aggregate", aggregate)

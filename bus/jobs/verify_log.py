@@ -1,8 +1,5 @@
 """Does the log keep its promises? `bus log verify`, spread over the executors of Spark.
 
-    python -m bus.jobs.verify_log --root /srv/bus orders payments/3
-    python -m bus.jobs.verify_log --root /srv/bus --all --csv > breaches.csv
-
 The verifier of the storage judges each partition, whole, in one task: its log, its data files, its producers and its
 transactions. So partitions are spread, and one partition is not. Prints a table of breaches and mends nothing; may run
 beside a broker.
@@ -10,14 +7,19 @@ beside a broker.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+import click
+
+from bus.cli.commands import BusCommand
+from bus.cli.failures import EXIT_FAILURE
+from bus.cli.options import root_option
+from bus.jobs.commands import EXIT_DONE, print_rows, run_job
+from bus.jobs.options import csv_option, partitions_argument
 from bus.model import TopicPartition
-from bus.spark import jobs
+from bus.spark.jobs import partitions_named, tell
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.verify.verification import verify_partition
 from bus.tables.topics import TopicTables
@@ -60,49 +62,54 @@ def _judge(root: str, has_rows: bool, named: NamedPartition) -> Iterator[FoundBr
         yield FoundBreach(partition.topic, partition.partition, one.promise, one.file, one.expected, one.found)
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="verify_log",
-        description="Judge the log of topics by their tables, and show every promise that is not kept.",
-        epilog="Exit code 1 if there is a breach.",
-    )
-    parser.add_argument("partitions", nargs="*", metavar="TOPIC[/PARTITION]")
-    jobs.add_root_argument(parser)
-    parser.add_argument("--all", action="store_true", help="all topics of the root, the bus's own included")
-    parser.add_argument("--no-rows", action="store_true", help="only the Delta logs and the sizes of the files")
-    parser.add_argument("--csv", action="store_true", help="print CSV instead of a table")
-    options = parser.parse_args(arguments)
-    if bool(options.partitions) == options.all:
-        parser.error("expected topics or --all, found " + ("both" if options.all else "neither"))
-    return options
+@click.command(
+    cls=BusCommand,
+    examples="""
+    bus jobs run verify_log orders payments/3
+    bus jobs run verify_log --all --csv > breaches.csv
+    """,
+)
+@partitions_argument(is_required=False)
+@root_option()
+@click.option("--all", "is_all", is_flag=True, help="All topics of the root, the bus's own included.")
+@click.option("--no-rows", is_flag=True, help="Only the Delta logs and the sizes of the files.")
+@csv_option()
+def verify_log(partitions: tuple[str, ...], root: str, is_all: bool, no_rows: bool, is_csv: bool) -> int:
+    """Judge the log of topics by their tables, and show every promise that is not kept.
+
+    Exit status 1 if there is a breach.
+    """
+    if bool(partitions) == is_all:
+        raise click.UsageError("expected topics or --all, found " + ("both" if is_all else "neither"))
+
+    def verify(spark: SparkSession) -> int:
+        tables = TopicTables(root)
+        chosen = partitions_named(tables, tables.topics() if is_all else partitions)
+        found = list(_breaches(spark, tables, chosen, has_rows=not no_rows))
+        if found:
+            print_rows(spark.createDataFrame(found, BREACH_SCHEMA), is_csv=is_csv)
+        return EXIT_FAILURE if found else EXIT_DONE
+
+    return run_job("verify-log", verify)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
-    options = parse_arguments(arguments)
-    return jobs.run_job("verify-log", partial(_verify, options))
-
-
-def _verify(options: argparse.Namespace, spark: SparkSession) -> int:
-    tables = TopicTables(options.root)
-    chosen = jobs.partitions_named(tables, tables.topics() if options.all else options.partitions)
+def _breaches(
+    spark: SparkSession, tables: TopicTables, chosen: Sequence[TopicPartition], *, has_rows: bool
+) -> Iterator[FoundBreach]:
+    """Judge topic by topic, and tell of each how many breaches it has."""
     topics: dict[str, list[NamedPartition]] = {}
     known_topics = tables.cluster().topics
     for one in chosen:
         known = known_topics.get(one.topic)
         topics.setdefault(one.topic, []).append((one, known.topic_id if known else None))
     numbers = {topic: number for number, topic in enumerate(topics, start=1)}
-    found: list[FoundBreach] = []
     for together in _portions(topics, spark.sparkContext.defaultParallelism):
         named = [one for topic in together for one in topics[topic]]
-        breaches = verify_partitions(spark, str(tables.root), named, has_rows=not options.no_rows)
+        breaches = verify_partitions(spark, str(tables.root), named, has_rows=has_rows)
         for topic in together:
             own = [one for one in breaches if one.topic == topic]
-            jobs.tell(f"{topic} ({numbers[topic]} of {len(topics)}): {_plural(len(own), 'breach', 'breaches')}")
-            found += own
-    if found:
-        jobs.print_rows(spark.createDataFrame(found, BREACH_SCHEMA), csv=options.csv)
-    return jobs.EXIT_FAILURE if found else jobs.EXIT_DONE
+            tell(f"{topic} ({numbers[topic]} of {len(topics)}): {_plural(len(own), 'breach', 'breaches')}")
+            yield from own
 
 
 def _portions(topics: Mapping[str, Sequence[object]], partitions_min: int) -> Iterator[list[str]]:
@@ -119,7 +126,3 @@ def _portions(topics: Mapping[str, Sequence[object]], partitions_min: int) -> It
 
 def _plural(count: int, one: str, many: str) -> str:
     return f"{count or 'no'} {one if count == 1 else many}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,5 +1,5 @@
 """Files that a job has written take the place of live ones: written by Spark, named, put into the table's folder,
-handed to the leader. And the arguments of the jobs that write them.
+handed to the leader.
 
 Guards four promises. A file has the columns and types of the log, rows in offset order and row groups small enough that
 a fetch decodes little more than it sends. It is whole and synced before anybody hears of it. Nothing is in the log that
@@ -11,7 +11,6 @@ whose name every Delta reader passes over. Tasks run no Python.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import fcntl
 import os
@@ -31,7 +30,6 @@ from bus.model import TopicPartition
 from bus.ports import SwapKind
 from bus.records.log_schema import LOG_COLUMNS
 from bus.settings.topic import TopicConfig
-from bus.spark import jobs
 from bus.spark.jobs import JobFailed, tell
 from bus.spark.log_files import load_files
 from bus.storage_delta.files.data_files import ROW_GROUP_BYTES
@@ -156,18 +154,6 @@ def _describe(run: int, place: str) -> WrittenFile:
         record_count=footer.num_rows,
         first_offset=min(found.min for found in offsets),
         last_offset=max(found.max for found in offsets),
-    )
-
-
-def add_file_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--target-bytes",
-        type=jobs.positive_number,
-        metavar="N",
-        help="size of the new files (default: segment.bytes of the topic)",
-    )
-    parser.add_argument(
-        "--compression", default="zstd", choices=sorted(CODECS), help="codec of the new files (default: zstd)"
     )
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SHORT_SESSION = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 
 _log = logger_of(__name__)
-_DEFAULTS = Path(__file__).with_name("spark-defaults.conf")
+DEFAULTS_FILE = Path(__file__).with_name("spark-defaults.conf")
 _EXTENSIONS = "spark.sql.extensions"
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 
@@ -79,7 +79,7 @@ def _check_packages() -> None:
         raise no_pyspark(error) from None
 
 
-def read_defaults(file: Path = _DEFAULTS) -> dict[str, str]:
+def read_defaults(file: Path = DEFAULTS_FILE) -> dict[str, str]:
     """The settings of a file in the form of Spark's own spark-defaults.conf."""
     settings = {}
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):

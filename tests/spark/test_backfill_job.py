@@ -19,15 +19,14 @@ from bus.jobs.backfill import (
     as_records,
     batches_of,
     kafka_json_rows,
-    main,
-    parse_arguments,
     plan_loads,
     relative_path,
 )
-from bus.spark import jobs
 from bus.spark.file_loads import FILE_COLUMN, producer_name, records_in_log, write_files
+from bus.spark.jobs import JobFailed
 from bus.tables.topics import TopicTables
 from tests.support.copied_records import Place, running_place
+from tests.support.job_runs import run_job
 
 WHEN = datetime(2025, 3, 1, 12, tzinfo=timezone.utc)
 
@@ -62,7 +61,7 @@ def test_number_without_a_unit_is_no_time(spark: SparkSession) -> None:
         rows = spark.createDataFrame([("v",)], "value string").selectExpr(
             "value", f"CAST(1700000000000 AS {kind}) AS ts"
         )
-        with pytest.raises(jobs.JobFailed, match=r"--timestamp: expected a column of timestamps.*, found ts of type"):
+        with pytest.raises(JobFailed, match=r"--timestamp: expected a column of timestamps.*, found ts of type"):
             as_records(rows, Mapping(timestamp="ts"))
         assert as_records(rows, Mapping(timestamp="ts", keeps_timestamps=False)).columns == ["value"]
 
@@ -86,9 +85,9 @@ def test_kafkas_columns_are_taken_by_their_names(spark: SparkSession) -> None:
 
 def test_column_that_is_not_there_is_named(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(1,)], "id int")
-    with pytest.raises(jobs.JobFailed, match="--key: expected one of the columns id, found no"):
+    with pytest.raises(JobFailed, match="--key: expected one of the columns id, found no"):
         as_records(rows, Mapping(key="no"))
-    with pytest.raises(jobs.JobFailed, match="--keep-partitions: expected a column partition, found id"):
+    with pytest.raises(JobFailed, match="--keep-partitions: expected a column partition, found id"):
         as_records(rows, Mapping(keeps_partitions=True))
 
 
@@ -184,7 +183,7 @@ def test_each_row_is_there_once_in_order_whatever_is_run_again(
     write_file(source, "2.parquet", range(30, 50))
     arguments = ["--name", "h", "--source", str(source), "--key", "id", "--timestamp", "at", "--root", str(place.root)]
     arguments += ["--bootstrap", place.address, "orders"]
-    assert main(arguments) == 0
+    assert run_job("backfill", *arguments) == 0
     assert capsys.readouterr().out == "appended 50 records, 0 of 50 were there already\n"
     rows = place.rows(spark, "orders")
     assert sorted(int(row.value) for row in rows) == list(range(50))
@@ -194,14 +193,14 @@ def test_each_row_is_there_once_in_order_whatever_is_run_again(
     assert {row.timestamp.timestamp() for row in rows} == {WHEN.timestamp()}
 
     write_file(source, "3.parquet", range(50, 60))
-    assert main(["--dry-run", "--csv", *arguments]) == 0
+    assert run_job("backfill", "--dry-run", "--csv", *arguments) == 0
     told = capsys.readouterr().out.splitlines()
     assert [line.split("/")[-1] for line in told[1:]] == [
         "1.parquet,30,30,True",
         "2.parquet,20,20,True",
         "3.parquet,10,0,False",
     ]
-    assert main(["--tasks", "2", *arguments]) == 0
+    assert run_job("backfill", "--tasks", "2", *arguments) == 0
     captured = capsys.readouterr()
     assert captured.out == "appended 10 records, 50 of 60 were there already\n"
     assert "3 files, 60 records; 2 files are in the log already" in captured.err
@@ -220,7 +219,7 @@ def test_rows_of_a_file_that_was_cut_off_are_not_appended_again(
     source.write_text("\n".join(lines) + "\n")
     arguments = ["--name", "d", "--format", "kafka-json", "--source", str(source), "--keep-partitions"]
     arguments += ["--root", str(place.root), "--bootstrap", place.address, "dumped"]
-    assert main(arguments) == 0
+    assert run_job("backfill", *arguments) == 0
     asked: list[Collection[str]] = []
 
     def forgetful(tables: TopicTables, topic: str, producers: Collection[str]) -> AbstractMapping[str, int]:
@@ -228,7 +227,7 @@ def test_rows_of_a_file_that_was_cut_off_are_not_appended_again(
         return dict.fromkeys(producers, 4) if len(asked) == 1 else records_in_log(tables, topic, producers)
 
     monkeypatch.setattr("bus.spark.file_loads.records_in_log", forgetful)
-    assert main(arguments) == 0
+    assert run_job("backfill", *arguments) == 0
     rows = place.rows(spark, "dumped")
     assert [(row.partition, int(row.value)) for row in rows] == [
         (n % 2, n) for n in [*range(0, 20, 2), *range(1, 20, 2)]
@@ -245,7 +244,7 @@ def test_a_delta_table_is_loaded_at_one_version_without_its_deleted_rows(
     spark.sql(f"INSERT INTO delta.`{table}` VALUES ('later', 1)")
     arguments = ["--name", "t", "--format", "delta", "--source", table, "--source-version", "1"]
     arguments += ["--root", str(place.root), "--bootstrap", place.address, "from-delta"]
-    assert main(arguments) == 0
+    assert run_job("backfill", *arguments) == 0
     assert [row.value for row in place.rows(spark, "from-delta")] == [b"%d" % n for n in range(10) if n != 4]
 
 
@@ -254,7 +253,7 @@ def test_a_delta_table_without_a_version_is_refused_with_its_newest(
 ) -> None:
     spark.range(1).write.format("delta").save(str(tmp_path / "table"))
     arguments = ["--name", "t", "--format", "delta", "--source", str(tmp_path / "table"), "--root", str(place.root)]
-    assert main([*arguments, "from-delta"]) == 1
+    assert run_job("backfill", *arguments, "from-delta") == 1
     assert "--source-version: expected the version to load" in capsys.readouterr().err
 
 
@@ -263,11 +262,10 @@ def test_topic_and_columns_that_are_not_there_are_told(
 ) -> None:
     write_file(tmp_path / "s", "1.parquet", range(3))
     common = ["--name", "x", "--source", str(tmp_path / "s"), "--root", str(place.root), "--bootstrap", place.address]
-    assert main([*common, "nope"]) == 1
-    assert main([*common, "--key", "nope", "orders"]) == 1
+    assert run_job("backfill", *common, "nope") == 1
+    assert run_job("backfill", *common, "--key", "nope", "orders") == 1
     told = capsys.readouterr().err
     assert "found 'nope'; topics there: dumped, from-delta, orders" in told
     assert "error: --key: expected one of the columns id, value, at, found nope" in told
-    with pytest.raises(SystemExit) as ended:
-        parse_arguments(["--name", "a/b", "--source", "s", "t"])
-    assert ended.value.code == 2
+    assert run_job("backfill", "--name", "a/b", "--source", "s", "t") == 2
+    assert "expected 1 to 200 of the characters a-z A-Z 0-9 . _ -, found 'a/b'" in capsys.readouterr().err

@@ -15,16 +15,16 @@ from pyspark.sql import SparkSession
 
 from bus import Admin
 from bus.errors import BusError, ErrorCode, Refused
-from bus.jobs.compact_files import Settings, choose_runs, compact_partition, main, parse_arguments
+from bus.jobs.compact_files import Settings, choose_runs, compact_partition
 from bus.model import ProducerStamp, TopicPartition
 from bus.ports import Committed, SwapKind
 from bus.records.log_schema import LOG_SCHEMA, nullable_type
 from bus.settings.topic import TopicConfig
-from bus.spark import jobs
 from bus.spark.file_swaps import Leader, staging
 from bus.spark.log_files import FILES_SCHEMA, PartitionFiles, load_files
 from bus.tables.topics import TopicTables
 from tests.support.job_root import NOW_MS, JobRoot
+from tests.support.job_runs import run_job as run_bus_job
 
 CONFIG = TopicConfig()
 DAY_MS = 86_400_000
@@ -256,7 +256,7 @@ def test_a_file_that_rots_is_not_carried_on(root: JobRoot, run_job: Callable[...
 def test_a_dry_run_shows_the_runs_and_asks_no_broker(
     spark: SparkSession, root: JobRoot, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--root", str(root.folder), "--dry-run", "--csv", "orders/0"]) == 0
+    assert run_bus_job("compact_files", "--root", str(root.folder), "--dry-run", "--csv", "orders/0") == 0
     size = sum(file.size_bytes for file in load(root).files)
     expected = f"topic,partition,first_offset,last_offset,files,bytes\norders,0,0,11,4,{size}\n"
     assert capsys.readouterr().out == expected
@@ -280,8 +280,8 @@ def test_what_cannot_be_done_is_told_in_a_line(
     message: str,
 ) -> None:
     # As the job's own administrator, but it does not look for its broker for a minute.
-    monkeypatch.setattr(jobs, "Admin", partial(Admin, default_api_timeout_ms=500))
-    assert main(["--root", str(root.folder), *arguments]) == 1
+    monkeypatch.setattr("bus.jobs.options.Admin", partial(Admin, default_api_timeout_ms=500))
+    assert run_bus_job("compact_files", "--root", str(root.folder), *arguments) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("error: ")
@@ -289,6 +289,5 @@ def test_what_cannot_be_done_is_told_in_a_line(
 
 
 def test_sizes_are_numbers_above_zero(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse_arguments(["--target-bytes", "0", "orders"])
-    assert "expected a number above 0, found '0'" in capsys.readouterr().err
+    assert run_bus_job("compact_files", "--target-bytes", "0", "orders") == 2
+    assert "'--target-bytes': 0 is not in the range x>=1" in capsys.readouterr().err

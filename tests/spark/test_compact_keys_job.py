@@ -11,13 +11,14 @@ from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
 from bus.errors import BusError, ErrorCode
-from bus.jobs.compact_keys import Settings, assign_files, compact_partition, last_of_keys, main, plan, rows_to_write
+from bus.jobs.compact_keys import Settings, assign_files, compact_partition, last_of_keys, plan, rows_to_write
 from bus.ports import Committed, PreparedFiles
 from bus.settings.topic import TopicConfig
 from bus.spark.jobs import JobFailed
 from bus.spark.log_files import PartitionFiles, load_files
 from bus.tables.topics import TopicTables
 from tests.support.job_root import NOW_MS, JobRoot, Row
+from tests.support.job_runs import run_job
 
 ROWS = "offset long, key binary, value binary, file string"
 DAY_MS = 86_400_000
@@ -238,7 +239,7 @@ def test_a_topic_that_is_not_compacted_is_left_alone(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     JobRoot(tmp_path / "root").append([(b"a", b"1")])
-    assert main(["--root", str(tmp_path / "root"), "orders"]) == 1
+    assert run_job("compact_keys", "--root", str(tmp_path / "root"), "orders") == 1
     expected = "error: orders: expected a cleanup.policy with compact, found delete\n"
     assert capsys.readouterr().err.endswith(expected)
 
@@ -247,6 +248,9 @@ def test_a_dry_run_tells_what_would_stay_and_asks_no_broker(
     spark: SparkSession, root: JobRoot, capsys: pytest.CaptureFixture[str]
 ) -> None:
     version = root.table.state.version
-    assert main(["--root", str(root.folder), "--dry-run", "--bootstrap", "127.0.0.1:1", "profiles/0"]) == 0
+    assert (
+        run_job("compact_keys", "--root", str(root.folder), "--dry-run", "--bootstrap", "127.0.0.1:1", "profiles/0")
+        == 0
+    )
     assert " of 50 records up to offset 49 stay" in capsys.readouterr().err
     assert root.table.state.version == version

@@ -13,10 +13,10 @@ from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
 from bus import Producer
-from bus.jobs import export
-from bus.jobs.export import exported, parse_arguments
-from bus.spark import jobs
+from bus.jobs.export import exported
+from bus.spark.jobs import JobFailed
 from tests.support.copied_records import Place, running_place
+from tests.support.job_runs import run_job
 from tests.support.spark_source import produce
 
 ROWS_SCHEMA = (
@@ -67,13 +67,11 @@ def test_json_becomes_a_struct_or_columns_of_its_own_and_null_where_it_is_none(s
         (["--values", "json"], "expected --schema with --values json"),
         (["--schema", "id int"], "expected --schema with --values json"),
         (["--continuous", "--to-offset", "5"], "expected --continuous or an end, found both"),
-        (["--from-offset", "1", "--from-time", "2026-01-01"], "not allowed with argument"),
+        (["--from-offset", "1", "--from-time", "2026-01-01"], "expected --from-offset or --from-time, found both"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse_arguments(["--to", "x", "--checkpoint", "c", "t", *arguments])
-    assert ended.value.code == 2
+    assert run_job("export", "--to", "x", "--checkpoint", "c", "t", *arguments) == 2
     assert told in capsys.readouterr().err
 
 
@@ -89,7 +87,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def test_each_run_adds_what_has_come_since(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     arguments = ["--bootstrap", place.address, "--to", str(tmp_path / "d"), "--checkpoint", str(tmp_path / "c")]
     arguments += ["--values", "text", "--from-offset", "5"]
-    assert export.main([*arguments, "--to-offset", "1=8", "orders"]) == 0
+    assert run_job("export", *arguments, "--to-offset", "1=8", "orders") == 0
     first = spark.read.format("delta").load(str(tmp_path / "d"))
     places = [(partition, offset) for partition, end in ((0, 20), (1, 8)) for offset in range(5, end)]
     assert sorted((row.partition, int(row.value)) for row in first.collect()) == places
@@ -98,9 +96,9 @@ def test_each_run_adds_what_has_come_since(spark: SparkSession, place: Place, tm
 def test_the_same_checkpoint_goes_on_from_the_storage_alone(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     arguments = ["--root", str(place.root), "--to", str(tmp_path / "d"), "--checkpoint", str(tmp_path / "c")]
     arguments += ["--format", "csv", "orders"]
-    assert export.main(arguments) == 0
+    assert run_job("export", *arguments) == 0
     produce(place.port, "orders", [b"20"], 1)
-    assert export.main(arguments) == 0
+    assert run_job("export", *arguments) == 0
     found = spark.read.option("header", "true").csv(str(tmp_path / "d")).collect()
     expected = [(str(partition), str(n), str(n)) for partition, end in ((0, 20), (1, 21)) for n in range(end)]
     assert sorted((row.partition, row.offset, row.value) for row in found) == sorted(expected)
@@ -120,7 +118,7 @@ def test_numbers_of_json_are_exact_or_null_as_in_views(spark: SparkSession) -> N
 
 
 def test_a_schema_that_no_view_can_have_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(jobs.JobFailed, match=r"--schema: expected one of STRING, .*, found 'map'"):
+    with pytest.raises(JobFailed, match=r"--schema: expected one of STRING, .*, found 'map'"):
         exported(rows_of(spark, b"{}"), values="json", schema="a map<string,int>", is_flat=False, by_date=False)
 
 
@@ -140,7 +138,7 @@ def test_times_have_their_microseconds_in_every_format(spark: SparkSession, plac
             "--checkpoint",
             str(tmp_path / f"c-{form}"),
         ]
-        assert export.main([*arguments, "--format", form, "times"]) == 0
+        assert run_job("export", *arguments, "--format", form, "times") == 0
         (written,) = (tmp_path / form).glob(f"*.{form}")
         assert "12:00:00.123456" in written.read_text()
 
@@ -148,5 +146,5 @@ def test_times_have_their_microseconds_in_every_format(spark: SparkSession, plac
 def test_format_that_cannot_hold_the_columns_and_a_missing_topic_are_told(
     spark: SparkSession, place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert export.main(["--root", str(place.root), "--to", "x", "--checkpoint", str(tmp_path / "c"), "nope"]) == 1
+    assert run_job("export", "--root", str(place.root), "--to", "x", "--checkpoint", str(tmp_path / "c"), "nope") == 1
     assert "found 'nope'; topics there: orders" in capsys.readouterr().err

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,10 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bus import Producer
 from bus.jobs import mirror_kafka
-from bus.jobs.mirror_kafka import last_mirrored, mirrored, parse_arguments, starting_offsets
+from bus.jobs.mirror_kafka import Mirror, last_mirrored, mirrored, starting_offsets
+from bus.jobs.options import Brokers
+from bus.jobs.queries import Pace
 from bus.jobs.ranges import with_origin
-from bus.spark import jobs
+from bus.spark.jobs import JobFailed
 from tests.support.copied_records import Place, running_place
+from tests.support.job_runs import run_job
 from tests.support.spark_source import produce
 
 ROWS_SCHEMA = (
@@ -60,17 +63,14 @@ def test_a_new_checkpoint_begins_behind_what_is_there() -> None:
 def test_without_the_connector_the_job_says_how_to_get_it(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["to-bus", "--kafka", "k:1", "--topics", "t", "--checkpoint", "c"]
-    assert mirror_kafka.main(arguments) == 1
+    assert run_job("mirror_kafka", "to-bus", "--kafka", "k:1", "--topics", "t", "--checkpoint", "c") == 1
     told = capsys.readouterr().err
     assert "expected Spark's Kafka connector, found no format 'kafka': give --packages org.apache.spark:" in told
 
 
 @pytest.mark.parametrize("wrong", [["--topics", " , "], ["--topics", "t", "--kafka-option", "novalue"]])
 def test_wrong_arguments_are_refused(wrong: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse_arguments(["to-bus", "--kafka", "k:1", "--checkpoint", "c", *wrong])
-    assert ended.value.code == 2
+    assert run_job("mirror_kafka", "to-bus", "--kafka", "k:1", "--checkpoint", "c", *wrong) == 2
 
 
 @pytest.fixture(scope="module")
@@ -90,18 +90,31 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield place
 
 
-def options(kafka: Place, place: Place, checkpoint: Path, *more: str) -> argparse.Namespace:
-    common = ["--kafka", kafka.address, "--bootstrap", place.address, "--checkpoint", str(checkpoint), "--topics", "t"]
-    return parse_arguments([*more, "--tasks", "2", *common])
+def mirror(kafka: Place, place: Place, checkpoint: Path, prefix: str = "") -> Mirror:
+    return Mirror(
+        kafka=kafka.address,
+        topics=("t",),
+        brokers=Brokers(place.address),
+        checkpoint=str(checkpoint),
+        prefix=prefix,
+        kafka_name="kafka",
+        bus_name="bus",
+        kafka_options={},
+        create=False,
+        keeps_timestamps=True,
+        tasks=2,
+        batch_records=1_000_000,
+        pace=Pace(continuous=False, interval="1 second"),
+    )
 
 
 def test_records_come_once_with_their_places_even_if_the_checkpoint_is_lost(
     spark: SparkSession, kafka: Place, place: Place, tmp_path: Path
 ) -> None:
-    asked = options(kafka, place, tmp_path / "c1", "to-bus", "--create")
+    asked = replace(mirror(kafka, place, tmp_path / "c1"), create=True)
     assert mirror_kafka.to_bus(spark, asked, {"t": 2}, source="bus") == 0
     produce(kafka.port, "t", [b"5"], 0)
-    anew = options(kafka, place, tmp_path / "c2", "to-bus")  # the checkpoint is lost
+    anew = mirror(kafka, place, tmp_path / "c2")  # the checkpoint is lost
     assert mirror_kafka.to_bus(spark, anew, {"t": 2}, source="bus") == 0
     rows = place.rows(spark, "t")
     assert [(row.partition, int(row.value)) for row in rows] == [
@@ -120,8 +133,7 @@ def test_records_of_the_bus_go_to_kafka_and_those_of_kafka_not_again(
     produce(place.port, "u", [b"from the bus"], 1)
     with Producer(place.address) as producer:
         producer.send("u", b"from kafka", partition=0, headers=[("origin.cluster", b"kafka")])
-    asked = options(kafka, place, tmp_path / "c", "to-kafka")
-    asked.topics = ["u"]
+    asked = replace(mirror(kafka, place, tmp_path / "c"), topics=("u",))
     assert mirror_kafka.to_kafka(spark, asked, target="bus") == 0
     (added,) = kafka.rows(spark, "u")
     assert (added.partition, added.value, dict(added.headers)["origin.cluster"]) == (1, b"from the bus", b"bus")
@@ -130,9 +142,9 @@ def test_records_of_the_bus_go_to_kafka_and_those_of_kafka_not_again(
 def test_target_that_cannot_take_the_records_is_told(
     spark: SparkSession, kafka: Place, place: Place, tmp_path: Path
 ) -> None:
-    missing = options(kafka, place, tmp_path / "c", "to-bus", "--prefix", "no-")
-    with pytest.raises(jobs.JobFailed, match="expected a topic no-t, found none; --create makes it"):
+    missing = mirror(kafka, place, tmp_path / "c", "no-")
+    with pytest.raises(JobFailed, match="expected a topic no-t, found none; --create makes it"):
         mirror_kafka.to_bus(spark, missing, {"t": 2}, source="bus")
-    narrow = options(kafka, place, tmp_path / "c", "to-bus", "--prefix", "narrow-")
-    with pytest.raises(jobs.JobFailed, match="narrow-t: expected 2 partitions or more, as in Kafka, found 1"):
+    narrow = mirror(kafka, place, tmp_path / "c", "narrow-")
+    with pytest.raises(JobFailed, match="narrow-t: expected 2 partitions or more, as in Kafka, found 1"):
         mirror_kafka.to_bus(spark, narrow, {"t": 2}, source="bus")

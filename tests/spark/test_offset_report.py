@@ -15,17 +15,16 @@ from pyspark.sql import SparkSession
 from bus.jobs.offset_report import (
     LOG_SCHEMA,
     lag_report,
-    main,
-    offset_report,
-    parse_arguments,
     partition_report,
+    records_report,
     visible_records,
 )
 from bus.model import TopicPartition
-from bus.spark.jars import check_jars, jars_folder
+from bus.tables.point_in_time import parse_bound
 from tests.support.hand_written_groups import HandWrittenGroups
 from tests.support.hand_written_root import HandWrittenRoot
 from tests.support.job_root import NOW_MS, JobRoot
+from tests.support.job_runs import run_job
 
 CHECKOUT = Path(__file__).parents[2]
 RECORDS = "topic string, partition int, offset long, timestamp timestamp"
@@ -58,11 +57,11 @@ def test_report_counts_missing_offsets_and_spans_times(spark: SparkSession) -> N
         ],
         REPORT,
     )
-    assert_df_equality(offset_report(records), expected, ignore_nullable=True)
+    assert_df_equality(records_report(records), expected, ignore_nullable=True)
 
 
 def test_empty_topics_have_no_rows(spark: SparkSession) -> None:
-    assert offset_report(spark.createDataFrame([], RECORDS)).count() == 0
+    assert records_report(spark.createDataFrame([], RECORDS)).count() == 0
 
 
 def test_records_below_the_log_start_of_their_partition_are_not_seen(spark: SparkSession) -> None:
@@ -114,7 +113,7 @@ def root(tmp_path: Path) -> JobRoot:
 
 
 def report(root: JobRoot, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, str]]:
-    assert main(["--root", str(root.folder), "--csv", *arguments]) == 0
+    assert run_job("offset_report", "--root", str(root.folder), "--csv", *arguments) == 0
     header, *lines = capsys.readouterr().out.splitlines()
     return [dict(zip(header.split(","), line.split(","), strict=True)) for line in lines]
 
@@ -151,7 +150,7 @@ def test_a_report_is_of_now_unless_a_version_or_a_time_is_named(
 def test_what_is_not_there_is_told_in_a_line(
     spark: SparkSession, root: JobRoot, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert main(["--root", str(root.folder), *arguments]) == 1
+    assert run_job("offset_report", "--root", str(root.folder), *arguments) == 1
     assert message in capsys.readouterr().err
 
 
@@ -164,7 +163,7 @@ def test_groups_lag_in_the_topics_asked_for(
     groups = HandWrittenGroups(hand_written)
     groups.commit("billing", "orders", 0, 1)
     groups.commit("billing", "orders", 1, 0)
-    assert main(["--root", str(tmp_path / "root"), "--groups", "orders/0"]) == 0
+    assert run_job("offset_report", "--root", str(tmp_path / "root"), "--groups", "orders/0") == 0
     header, line = capsys.readouterr().out.splitlines()
     assert header.split() == [
         "group_id", "topic", "partition", "committed_offset", "log_end_offset", "lag", "client_id"
@@ -172,17 +171,20 @@ def test_groups_lag_in_the_topics_asked_for(
     assert line.split() == ["billing", "orders", "0", "1", "2", "1", "-"]
 
 
+def path_of(part: str) -> str:
+    command = [sys.executable, "-m", "bus", "jobs", "path", part]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout.strip()
+
+
 def test_spark_submit_runs_a_job_with_its_own_master_and_settings(root: JobRoot) -> None:
-    folder = jars_folder()
-    assert folder is not None
     command = [
         str(Path(sys.executable).parent / "spark-submit"),
         *("--master", "local[1]"),
-        *("--properties-file", str(CHECKOUT / "conf" / "spark-defaults.conf")),
-        *("--jars", ",".join(str(jar) for jar in check_jars(folder))),
+        *("--properties-file", path_of("conf")),
+        *("--jars", path_of("jars")),
         *("--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1"),
         *("--driver-java-options", "-XX:TieredStopAtLevel=1"),
-        *(str(CHECKOUT / "jobs" / "offset_report.py"), "--root", str(root.folder), "--csv", "orders/0"),
+        *(path_of("program"), "offset_report", "--root", str(root.folder), "--csv", "orders/0"),
     ]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(CHECKOUT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
@@ -198,17 +200,18 @@ def test_spark_submit_runs_a_job_with_its_own_master_and_settings(root: JobRoot)
     ("arguments", "message"),
     [
         (["--root", "somewhere"], "TOPIC"),
-        (["--timestamp", "noon", "orders"], "expected a time such as 2026-11-21T09:00:00Z, found 'noon'"),
-        (["--version", "x", "orders"], "argument --version: expected N, TOPIC=N or TOPIC/PARTITION=N, found 'x'"),
-        (["--version", "1", "--groups", "orders"], "not allowed with"),
+        (
+            ["--timestamp", "noon", "orders"],
+            "expected a time like 2013-01-31T12:00, @-1h or @MILLISECONDS, found 'noon'",
+        ),
+        (["--version", "x", "orders"], "--version: expected N, TOPIC=N or TOPIC/PARTITION=N, found 'x'"),
+        (["--version", "1", "--groups", "orders"], "expected one of --version, --timestamp and --groups"),
     ],
 )
 def test_arguments_are_checked(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
-    with pytest.raises(SystemExit):
-        parse_arguments(arguments)
+    assert run_job("offset_report", *arguments) == 2
     assert message in capsys.readouterr().err
 
 
 def test_a_version_may_be_named_for_single_partitions() -> None:
-    options = parse_arguments(["--version", "orders=3", "--version", "orders:1=2", "orders"])
-    assert options.version == {"orders": 3, TopicPartition("orders", 1): 2}
+    assert parse_bound(["orders=3", "orders:1=2"]) == {"orders": 3, TopicPartition("orders", 1): 2}

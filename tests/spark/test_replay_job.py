@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
+import click
 import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
@@ -25,8 +25,9 @@ from bus.jobs.ranges import (
     with_origin,
 )
 from bus.model import TopicPartition
-from bus.spark import jobs
+from bus.spark.jobs import JobFailed
 from tests.support.copied_records import Place, running_place
+from tests.support.job_runs import run_job
 from tests.support.spark_source import produce
 
 ROWS_SCHEMA = (
@@ -82,7 +83,7 @@ def test_a_topic_is_given_its_columns_alone(spark: SparkSession) -> None:
     assert topic_columns(rows, keep_partitions=False, keep_timestamps=False).columns == ["key", "value", "headers"]
     kept = topic_columns(rows, keep_partitions=True, keep_timestamps=True)
     assert kept.columns == ["key", "value", "headers", "partition", "timestamp"]
-    with pytest.raises(jobs.JobFailed, match="expected rows with the column value, found key"):
+    with pytest.raises(JobFailed, match="expected rows with the column value, found key"):
         topic_columns(rows.select("key"), keep_partitions=False, keep_timestamps=False)
 
 
@@ -96,18 +97,18 @@ def test_offset_of_a_partition_or_of_all(text: str, expected: tuple[int | None, 
 
 @pytest.mark.parametrize("text", ["", "a", "1=", "=1", "-1", "1=a", "t/0=1"])
 def test_offset_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match=re.escape(f"expected [PARTITION=]OFFSET, found {text!r}")):
+    with pytest.raises(click.BadParameter, match=re.escape(f"expected [PARTITION=]OFFSET, found {text!r}")):
         partition_offset(text)
 
 
 @pytest.mark.parametrize("text", ["json", "nowhere:f", "json:nope", "json:__name__"])
 def test_change_that_is_no_function_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="expected"):
+    with pytest.raises(click.BadParameter, match="expected"):
         change_named(text)
 
 
 def test_change_that_returns_something_else_fails(spark: SparkSession) -> None:
-    with pytest.raises(jobs.JobFailed, match="expected builtins:repr to return a DataFrame, found str"):
+    with pytest.raises(JobFailed, match="expected builtins:repr to return a DataFrame, found str"):
         change_named("builtins:repr")(rows_of(spark, (0, 1)))
 
 
@@ -136,10 +137,10 @@ def test_range_is_appended_once_in_order_and_the_job_may_be_run_again(
     arguments = ["--bootstrap", place.address, "--checkpoint", str(tmp_path / "c"), "--from-offset", "0=10"]
     arguments += ["--to-offset", "30", "--keep-partitions", "--timestamps", "keep", "--origin", "here"]
     arguments += ["--tasks", "2", "--batch-records", "40", "orders", "again"]
-    assert replay.main(["--dry-run", "--csv", *arguments]) == 0
+    assert run_job("replay", "--dry-run", "--csv", *arguments) == 0
     assert capsys.readouterr().out == "partition,from_offset,to_offset,offsets\n0,10,30,20\n1,0,30,30\n"
     for _ in range(2):
-        assert replay.main(arguments) == 0
+        assert run_job("replay", *arguments) == 0
     again = place.rows(spark, "again")
     assert [(row.partition, int(row.value)) for row in again] == [(0, n) for n in range(10, 30)] + [
         (1, n) for n in range(30)
@@ -167,9 +168,9 @@ def test_batch_that_is_written_again_is_there_once(
 
     with monkeypatch.context() as patched:
         patched.setattr(replay, "batch_to_topic", dying)
-        assert replay.main(arguments) == 1
+        assert run_job("replay", *arguments) == 1
     assert len(place.rows(spark, "part")) == 2 * COUNT
-    assert replay.main(arguments) == 0
+    assert run_job("replay", *arguments) == 0
     assert len(place.rows(spark, "part")) == 2 * COUNT
 
 
@@ -182,10 +183,8 @@ def test_records_are_changed_on_the_way_by_a_function_of_the_user(
     (tmp_path / "fixes.py").write_text(change)
     monkeypatch.syspath_prepend(str(tmp_path))
     arguments = ["--bootstrap", place.address, "--root", str(place.root), "--checkpoint", str(tmp_path / "c")]
-    assert (
-        replay.main([*arguments, "--tasks", "2", "--change", "fixes:repair", "--to-offset", "6", "orders", "repaired"])
-        == 0
-    )
+    arguments += ["--tasks", "2", "--change", "fixes:repair", "--to-offset", "6", "orders", "repaired"]
+    assert run_job("replay", *arguments) == 0
     assert sorted(row.value for row in place.rows(spark, "repaired")) == [b"r0", b"r0", b"r2", b"r2", b"r4", b"r4"]
 
 
@@ -210,13 +209,12 @@ def test_what_cannot_be_replayed_is_told(
     arguments: list[str],
     told: str,
 ) -> None:
-    assert replay.main(["--bootstrap", place.address, "--checkpoint", str(tmp_path / "c"), *arguments]) == 1
+    assert run_job("replay", "--bootstrap", place.address, "--checkpoint", str(tmp_path / "c"), *arguments) == 1
     assert told in capsys.readouterr().err
 
 
-def test_topic_is_not_replayed_into_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        replay.parse_arguments(["--checkpoint", "c", "orders", "orders"])
-    assert ended.value.code == 2
+def test_topic_is_not_replayed_into_itself(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "run_job", lambda *_: 7)
+    assert run_job("replay", "--checkpoint", "c", "orders", "orders") == 2
     assert "expected another topic than orders as the target" in capsys.readouterr().err
-    assert replay.parse_arguments(["--checkpoint", "c", "--target-bootstrap", "b:1", "orders", "orders"])
+    assert run_job("replay", "--checkpoint", "c", "--target-bootstrap", "b:1", "orders", "orders") == 7

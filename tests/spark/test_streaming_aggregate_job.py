@@ -12,11 +12,11 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
-from bus.jobs import streaming_aggregate
-from bus.jobs.streaming_aggregate import as_topic_rows, parse_arguments, parsed_records, windowed
+from bus.jobs.streaming_aggregate import as_topic_rows, parsed_records, windowed
 from bus.records.json_text import parse_strict
-from bus.spark import jobs
+from bus.spark.jobs import JobFailed
 from tests.support.copied_records import Place, running_place
+from tests.support.job_runs import run_job
 from tests.support.spark_source import produce
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
@@ -58,12 +58,12 @@ def test_without_a_schema_they_are_the_records_own(spark: SparkSession) -> None:
 
 def test_columns_that_the_schema_has_not_are_named(spark: SparkSession) -> None:
     rows = rows_of(spark, (b"k", "x", 5))
-    with pytest.raises(jobs.JobFailed, match="--key: expected a column of --schema, shop, total, at, found nope"):
+    with pytest.raises(JobFailed, match="--key: expected a column of --schema, shop, total, at, found nope"):
         parsed_records(rows, SCHEMA, key="nope", time=None)
-    with pytest.raises(jobs.JobFailed, match="--time: expected a column of --schema, none, found at"):
+    with pytest.raises(JobFailed, match="--time: expected a column of --schema, none, found at"):
         parsed_records(rows, None, key=None, time="at")
     records = parsed_records(rows, SCHEMA, key=None, time=None)
-    with pytest.raises(jobs.JobFailed, match="--measure: expected a column of --schema, found nope"):
+    with pytest.raises(JobFailed, match="--measure: expected a column of --schema, found nope"):
         windowed(records, window="1 minute", slide=None, late="1 second", measure="nope")
 
 
@@ -144,7 +144,7 @@ def test_a_window_is_written_once_when_the_watermark_has_passed_it(
 
     def run(*orders: tuple[str, float, int]) -> list[tuple[bytes, int, float]]:
         produce(place.port, "orders", [order(*one).encode() for one in orders])
-        assert streaming_aggregate.main(arguments) == 0
+        assert run_job("streaming_aggregate", *arguments) == 0
         found = [(row.key, json.loads(row.value)) for row in place.rows(spark, "per-minute")]
         return sorted((key, value["records"], value["sum"]) for key, value in found)
 
@@ -162,7 +162,7 @@ def test_each_change_of_a_window_is_written_at_once_if_asked_for(
     def run(*orders: tuple[str, float, int]) -> list[tuple[bytes, float]]:
         """All that was written so far, in order."""
         produce(place.port, "sales", [order(*one).encode() for one in orders])
-        assert streaming_aggregate.main(arguments) == 0
+        assert run_job("streaming_aggregate", *arguments) == 0
         rows = sorted(place.rows(spark, "so-far"), key=lambda row: row.offset)
         return [(row.key, json.loads(row.value)["sum"]) for row in rows]
 
@@ -186,11 +186,10 @@ def test_wrong_arguments_and_topics_are_told(
     spark: SparkSession, place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for wrong in (["orders", "orders"], ["--to-offset", "5", "orders", "per-minute"]):
-        with pytest.raises(SystemExit):
-            parse_arguments(["--checkpoint", "c", *wrong])
+        assert run_job("streaming_aggregate", "--checkpoint", "c", *wrong) == 2
     common = ["--bootstrap", place.address, "--checkpoint", str(tmp_path / "c")]
-    assert streaming_aggregate.main([*common, "orders", "nope"]) == 1
-    assert streaming_aggregate.main([*common, "--window", "soon", "orders", "per-minute"]) == 1
+    assert run_job("streaming_aggregate", *common, "orders", "nope") == 1
+    assert run_job("streaming_aggregate", *common, "--window", "soon", "orders", "per-minute") == 1
     told = capsys.readouterr().err
     assert "expected another topic than orders" in told
     assert "expected no end" in told

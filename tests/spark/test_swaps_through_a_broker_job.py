@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bus import Admin, Consumer, NewTopic, Producer
-from bus.jobs import compact_files, compact_keys, verify_log
 from bus.model import TopicPartition
 from bus.tables.topics import TopicTables
 from tests.support.broker_thread import running_broker
+from tests.support.job_runs import run_job
 
 COMMITS, COUNT, KEYS = 4, 5, 3
 
@@ -40,13 +40,13 @@ def test_the_leader_takes_what_the_jobs_prepared_and_consumers_read_on(
                     producer.flush()
         before = consumed(address, "orders")
         common = ["--root", str(root), "--bootstrap", address]
-        assert compact_files.main([*common, "orders"]) == 0
-        assert compact_keys.main([*common, "--to-offset", str(COMMITS * COUNT), "profiles"]) == 0
+        assert run_job("compact_files", *common, "orders") == 0
+        assert run_job("compact_keys", *common, "--to-offset", str(COMMITS * COUNT), "profiles") == 0
         assert consumed(address, "orders") == before
         (partition,) = TopicTables(str(root)).partitions("orders")
         assert TopicTables(str(root)).log_state(partition).file_count == 1
-        assert verify_log.main(["--root", str(root), "orders", "profiles"]) == 0
-        assert compact_keys.main([*common, "orders"]) == 1
+        assert run_job("verify_log", "--root", str(root), "orders", "profiles") == 0
+        assert run_job("compact_keys", *common, "orders") == 1
     with running_broker(root) as broker:  # without the records in memory that the one before had
         assert consumed(f"127.0.0.1:{broker.port}", "profiles") == before[-KEYS:]
     assert "expected a cleanup.policy with compact, found delete" in capsys.readouterr().err

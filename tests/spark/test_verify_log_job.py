@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from bus.jobs.verify_log import main, parse_arguments, verify_partitions
+from bus.jobs.verify_log import verify_partitions
 from bus.model import ProducerStamp
 from bus.storage_delta.stores.local import LocalStore
 from bus.storage_delta.verify.verification import verify_partition
 from tests.support.job_root import NOW_MS, JobRoot
+from tests.support.job_runs import run_job
 
 
 def flip_a_bit(file: Path) -> None:
@@ -66,14 +67,14 @@ def test_rows_of_other_engines_and_of_compaction_keep_the_promises(spark: SparkS
     assert prepared is not None
     table.rewrites.swap(prepared, leader_epoch=0, now_ms=NOW_MS)
     root.append([(b"k0", b"new")], partition=compacted, producer=ProducerStamp(1, 0, 12))
-    assert main(["--root", str(root.folder), "--all"]) == 0
+    assert run_job("verify_log", "--root", str(root.folder), "--all") == 0
     assert root.breaches() == []
 
 
 def test_breaches_are_a_table_and_the_exit_code(
     spark: SparkSession, broken: JobRoot, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--root", str(broken.folder), "--no-rows", "--csv", "orders/0", "orders/3"]) == 1
+    assert run_job("verify_log", "--root", str(broken.folder), "--no-rows", "--csv", "orders/0", "orders/3") == 1
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
     assert lines[0] == "topic,partition,promise,file,expected,found"
@@ -83,6 +84,5 @@ def test_breaches_are_a_table_and_the_exit_code(
 
 @pytest.mark.parametrize("arguments", [[], ["--all", "orders"]])
 def test_topics_are_named_or_all_are_meant(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse_arguments(arguments)
+    assert run_job("verify_log", *arguments) == 2
     assert "expected topics or --all" in capsys.readouterr().err

@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 
 from bus.jobs.queries import follow
-from bus.spark import jobs
 
 
 class FakeQuery:
@@ -41,7 +40,7 @@ class Told:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lines: list[str] = []
-        monkeypatch.setattr(jobs, "tell", self._note)
+        monkeypatch.setattr("bus.jobs.queries.tell", self._note)
 
     def _note(self, line: str) -> None:
         self.lines.append(line)

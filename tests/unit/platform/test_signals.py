@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from bus.cli.commands import BusGroup
 from bus.demo import __main__ as demo
+from bus.jobs.commands import run_job
 from bus.platform.signals import Interrupts, signals_as_interrupts, uninterrupted
-from bus.spark import jobs
 
 ENDING = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
@@ -122,7 +122,7 @@ def test_the_demo_stops_its_broker_at_a_signal(
 
 @pytest.mark.parametrize(("number", "status"), ENDING)
 def test_a_job_stops_its_session_at_a_signal(
-    number: signal.Signals, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    number: signal.Signals, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = []
 
@@ -134,9 +134,17 @@ def test_a_job_stops_its_session_at_a_signal(
         os.kill(os.getpid(), number)
         return 0
 
-    monkeypatch.setattr(jobs, "session", lambda *_, **__: Session())
-    assert jobs.run_job("job", body) == status
-    assert (stopped, capsys.readouterr().err) == ([True], "")
+    @click.group(cls=BusGroup)
+    def group() -> None:
+        pass
+
+    @group.command()
+    def job() -> int:
+        return run_job("job", body)
+
+    monkeypatch.setattr("bus.spark.sessions.session", lambda *_, **__: Session())
+    ended = CliRunner().invoke(group, ["job"])
+    assert (ended.exit_code, stopped, ended.stderr) == (status, [True], "")
 
 
 def test_while_the_command_is_loaded_ctrl_c_has_no_traceback() -> None:
