@@ -147,7 +147,7 @@ class BusGroup(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """As click's, but every failure is told in the same form, and ends with the status of its kind."""
+        """Run as click's does, but every failure is told in the same form, and ends with the status of its kind."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:

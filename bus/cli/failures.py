@@ -151,7 +151,7 @@ def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def drop_output() -> None:
-    """What cannot be printed, which may be the failure that was told, must not fail once more at the end."""
+    """Drop what cannot be printed, which may be the failure that was told: it must not fail once more at the end."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -64,7 +64,7 @@ def address_option(*, has_properties: bool = False) -> Decorator:
 
 
 def _take_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> str | None:
-    """For all clients of this command. Raises `click.BadParameter`."""
+    """Take it for all clients of this command. Raises `click.BadParameter`."""
     if name is None:
         return None
     _use_for_clients(ctx, functools.partial(default_profile, name))
@@ -78,7 +78,7 @@ def _take_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> s
 
 
 def _take_command_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
-    """For all clients of this command. Raises `click.BadParameter`."""
+    """Take it for all clients of this command. Raises `click.BadParameter`."""
     if path is None:
         return
     try:

@@ -223,7 +223,7 @@ def _line_width(widths: Sequence[int]) -> int:
 
 
 def _terminal_width() -> int | None:
-    """In columns; None if the output is no terminal."""
+    """The width in columns; None if the output is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -357,7 +357,7 @@ class Descriptor:
         self._poll.register(number, select.POLLOUT)
 
     def wait(self, timeout_ms: int | None = None) -> bool:
-        """Until there is room, or a write would fail. False: not within `timeout_ms`."""
+        """Wait until there is room, or a write would fail. False: not within `timeout_ms`."""
         return bool(self._poll.poll(timeout_ms))
 
     def write_some(self, data: memoryview) -> int:

@@ -188,7 +188,7 @@ def parse_position(text: str) -> Position:
 
 
 def parse_time(text: str) -> Position:
-    """What `bus offsets --time` takes. Raises ValueError that says what was expected."""
+    """Read what `bus offsets --time` takes. Raises ValueError that says what was expected."""
     if text.lower() == "max":
         return Position(Place.MAX_TIMESTAMP)
     if text.lower() in _NAMES:

@@ -105,7 +105,8 @@ class LocalCluster:
         return broker
 
     def is_paused(self, broker_id: int) -> bool:
-        """By a signal; False where the system does not tell. Raises `Failure` as `find` does."""
+        """Return True if a signal has halted it; False where the system does not tell. Raises `Failure` as `find`
+        does."""
         try:
             state = Path(f"/proc/{self.find(broker_id).pid}/stat").read_text().rpartition(")")[2].split()[0]
         except (OSError, IndexError):
@@ -121,7 +122,7 @@ class LocalCluster:
         )
 
     def stop(self, broker_id: int, timeout_s: float) -> RunningBroker:
-        """In order; one that is paused goes on, so that it can."""
+        """Stop it in order; one that is paused goes on, so that it can."""
         broker = self.send(broker_id, signal.SIGTERM, signal.SIGCONT)
         self.wait_until_gone(broker_id, timeout_s)
         return broker
@@ -137,7 +138,7 @@ class LocalCluster:
         return self._folder / f"broker-{broker_id}.log"
 
     def launch_options(self, broker_id: int) -> LaunchOptions | None:
-        """Of its last start by this program; None if there was none."""
+        """Read the options of its last start by this program; None if there was none."""
         try:
             saved = json.loads(self._options_path(broker_id).read_text("utf-8"))
             protocol = str(saved.get("protocol", PLAINTEXT))  # there is none of an earlier version
@@ -184,7 +185,7 @@ class LocalCluster:
         return self._folder / f"broker-{broker_id}.json"
 
     def _holder(self, broker_id: int) -> str | None:
-        """What the process that runs as this broker says about itself."""
+        """Return what the process that runs as this broker says about itself."""
         return self._store.lock_holder(self._lock_key(broker_id))
 
 
@@ -248,7 +249,7 @@ def wait_until(is_done: Callable[[], bool], timeout_s: float, failure: str) -> N
 
 
 def _has_open(pid: int, path: Path) -> bool:
-    """Whether the process has this file open; True where the system does not tell."""
+    """Return True if the process has this file open, and where the system does not tell."""
     if not os.path.isdir("/proc/self/fd"):
         return True
     try:
@@ -557,7 +558,7 @@ def _launch_options(
     protocol: str | None,
     options: tuple[str, ...],
 ) -> LaunchOptions:
-    """What was not said now is as it was when the broker was started before, or the one with the lowest id."""
+    """Take what was not said now as it was when the broker was started before, or the one with the lowest id."""
     before = cluster.launch_options(broker_id)
     if port is None and before is None:
         known = ((one, cluster.launch_options(one)) for one in cluster.known())
@@ -618,7 +619,7 @@ def _controller_last(cluster: LocalCluster, broker_ids: Iterable[int]) -> list[i
 
 
 def _wait_until_serving(cluster: LocalCluster, broker_id: int, timeout_s: float) -> None:
-    """Until a broker that is ready leads again what it is to lead."""
+    """Wait until a broker that is ready leads again what it is to lead."""
 
     def is_serving() -> bool:
         topics = its_own.describe_topics().values()

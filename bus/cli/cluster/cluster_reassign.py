@@ -134,7 +134,7 @@ def decode_plan(text: str) -> Plan:
 
 
 def _decode_topics(text: str) -> list[str]:
-    """Of a file as kafka-reassign-partitions --topics-to-move-json-file takes it. Raises `Failure`."""
+    """Read a file as kafka-reassign-partitions --topics-to-move-json-file takes it. Raises `Failure`."""
     names = [item.get("topic") for item in _items(text, "topics")]
     if not all(isinstance(name, str) for name in names):
         raise Failure('expected {"topics": [{"topic": "NAME"}, ...]}, found an entry without a name')
@@ -162,7 +162,7 @@ def _is_ids(value: Any) -> TypeGuard[list[int]]:
 
 
 def assigned_replicas(admin: Admin, topics: Sequence[str] | None = None) -> Plan:
-    """Of these topics, or of all, those of the bus included."""
+    """Ask for the replicas of these topics, or of all, those of the bus included."""
     return {
         TopicPartition(topic.name, partition.partition): partition.replicas
         for topic in admin.describe_topics(topics).values()

@@ -269,7 +269,7 @@ def _partitions(admin: Admin, group: str, scope: Scope, all_topics: bool, target
 
 
 def _show_plan(planned: Mapping[TopicPartition, PlannedOffset], partitions: Sequence[TopicPartition]) -> None:
-    """What is not as it was asked for."""
+    """Warn of what is not as it was asked for."""
     for one in partitions:
         if one not in planned:
             echo(f"warning: {one}: nothing says where; its offset stays as it is", err=True)

@@ -1,4 +1,5 @@
-"""What `bus groups describe` prints of a group: Kafka's columns, and rows made of what a broker said.
+"""The columns and rows that `bus groups describe` prints of a group: Kafka's columns, and rows made of what a broker
+said.
 
 Decides nothing and asks no broker, so that what is shown for which group can be tested without one.
 """
@@ -103,7 +104,8 @@ def offset_rows(
 
 
 def pending_notes(group: GroupDescription) -> Iterator[str]:
-    """What open transactions have committed: the offsets shown are those before them, and consumers wait for these."""
+    """Tell what open transactions have committed: the offsets shown are those before them, and consumers wait for
+    these."""
     for pending in group.pending_offsets:
         yield (
             f"Consumer group '{group.group_id}' has {count_of(pending.offset_count, 'offset')} pending in the open "
@@ -112,7 +114,7 @@ def pending_notes(group: GroupDescription) -> Iterator[str]:
 
 
 def state_warning(group: GroupDescription) -> str | None:
-    """What Kafka's command says before it shows a group that is not stable."""
+    """Return what Kafka's command says before it shows a group that is not stable."""
     if group.state == "Empty":
         return f"Consumer group '{group.group_id}' has no active members."
     if group.state in ("PreparingRebalance", "CompletingRebalance"):

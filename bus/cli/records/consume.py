@@ -182,7 +182,7 @@ def _parse_topics(texts: Sequence[str], partitions: Sequence[int]) -> dict[str, 
 
 
 def _matching(wanted: Mapping[str, Sequence[int]], consumer: Consumer) -> dict[str, Sequence[int]]:
-    """With the topics that there are for each pattern, the bus's own left out. Raises `Failure`."""
+    """Put the topics that there are in the place of each pattern, the bus's own left out. Raises `Failure`."""
     if not any(name.startswith("^") for name in wanted):
         return dict(wanted)
     found: dict[str, Sequence[int]] = {}
@@ -340,15 +340,15 @@ class GroupPrinter:
             self._tell("waiting for partitions: the group rebalances, or there is no such topic yet")
 
     def commit(self) -> None:
-        """What was printed, now. Raises `BusError`."""
+        """Commit what was printed, now. Raises `BusError`."""
         self._note_printed()
         if self._printed:
             self._consumer.commit(self._printed)
             self._note_committed()
 
     def _note_printed(self) -> None:
-        """Of the last batch, which an interrupt may have ended anywhere, and this too. Once only: its partitions may be
-        lost later."""
+        """Note what was printed of the last batch, which an interrupt may have ended anywhere, and this too. Once only:
+        its partitions may be lost later."""
         batch = self._output.batch
         for record in batch.records[: batch.count]:
             self._printed[TopicPartition(record.topic, record.partition)] = record.offset + 1

@@ -49,7 +49,7 @@ def perf() -> None:
 
 
 def _ensure_topic(address: str, topic: str, partitions: int | None) -> None:
-    """With `partitions` given, a topic that is not there is created."""
+    """Create a topic that is not there, if `partitions` are given."""
     if partitions is None:
         return
     from bus.client.admin.admin import Admin
@@ -340,7 +340,7 @@ class Latencies:
 
 
 class ProduceFigures:
-    """What `kafka-producer-perf-test` prints: windows while it runs, and the whole at the end.
+    """The figures that `kafka-producer-perf-test` prints: windows while it runs, and the whole at the end.
 
     Acknowledgements come on the producer's thread; appending to a list is all that is done there.
     """
@@ -367,7 +367,7 @@ class ProduceFigures:
             raise self._failure
 
     def window(self, now: float) -> str:
-        """What was acknowledged since the last window."""
+        """Return what was acknowledged since the last window."""
         until = len(self._all.samples)
         recent = Latencies(self._all.samples[self._reported : until])
         self._reported = until

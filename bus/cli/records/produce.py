@@ -172,7 +172,7 @@ def _keyed(line: bytes, separator: bytes, headers: list[tuple[str, bytes | None]
 
 
 def _parse_headers(texts: Sequence[str]) -> list[tuple[str, bytes | None]]:
-    """In their order; a name may come twice, and one without `=` has the value null."""
+    """Read headers in their order; a name may come twice, and one without `=` has the value null."""
     pairs = (text.partition("=") for text in texts)
     return [(name, value.encode() if equals else None) for name, equals, value in pairs]
 
@@ -182,7 +182,8 @@ def _parse_headers(texts: Sequence[str]) -> list[tuple[str, bytes | None]]:
 
 @dataclass(slots=True)
 class _Sending:
-    """What was sent and what came back. Few batches are in flight: a failure must not come a gigabyte late."""
+    """The batches that were sent and what came back. Few batches are in flight: a failure must not come a gigabyte
+    late."""
 
     producer: Producer
     topic: str
@@ -285,7 +286,7 @@ def _read_lines(source: BinaryIO) -> Iterator[tuple[list[bytes], int]]:
 
 
 def _read_some(source: BinaryIO) -> bytes:
-    """What is there, without waiting until a whole block is."""
+    """Read what is there, without waiting until a whole block is."""
     return source.read1(_READ_BYTES) if isinstance(source, io.BufferedReader) else source.read(_READ_BYTES)
 
 

@@ -92,7 +92,7 @@ def _part(field: bytes, hexadecimal: bytes, escape: bytes, plain: bytes, other: 
 
 
 def value_bytes(value: Any) -> bytes:
-    """As it is; a struct of a typed topic as JSON; null is nothing."""
+    """Return the value as it is; a struct of a typed topic as JSON; null is nothing."""
     if value is None:
         return b""
     if isinstance(value, bytes):
@@ -315,7 +315,7 @@ class WrittenBatch:
 
     @property
     def rest_of_record(self) -> memoryview:
-        """Of the record that is begun; nothing if there is none."""
+        """Return the rest of the record that is begun; nothing if there is none."""
         begin = self._ends[self.count - 1] if self.count else 0
         end = begin if self._taken == begin else self._ends[self.count]
         return self._data[self._taken : end]

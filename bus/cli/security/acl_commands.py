@@ -351,7 +351,7 @@ def _decide(admin: Admin, requester: Requester, operation: AclOperation, resourc
 
 
 def _policy(admin: Admin) -> AclPolicy:
-    """As the broker that answers is configured."""
+    """Return the policy by which the broker that answers is configured."""
     names = ("super.users", "allow.everyone.if.no.acl.found")
     configs = {one.name: one.value for one in admin.describe_configs(kind="broker", keys=names)}
     super_users = frozenset(one.strip() for one in configs[names[0]].split(";"))
@@ -452,7 +452,7 @@ def _filter_of(acl: AclBinding) -> AclBindingFilter:
 
 
 def show_resource(acl: AclBinding) -> str:
-    """As kafka-acls prints it."""
+    """Show it as kafka-acls prints it."""
     return (
         f"ResourcePattern(resourceType={acl.resource_type.name}, name={acl.resource_name}, "
         f"patternType={acl.pattern_type.name})"

@@ -1,5 +1,5 @@
-"""Whether the files of topics may be read by those to whom ACLs allow it, and by no one else: the rights in force on a
-local root, compared with what `bus acls export` grants.
+"""A check that the files of topics may be read by those to whom ACLs allow it, and by no one else: the rights in force
+on a local root, compared with what `bus acls export` grants.
 
 Guards two promises. Every reader that ACLs allow and that cannot read the files of a topic, or those that come later,
 is reported. So is every user and group that may read them although no ACL allows it, or that may write to them. The
@@ -57,7 +57,7 @@ class Rights:
         return functools.reduce(int.__or__, found) if found else self.other
 
     def of_group(self, group_id: int) -> int:
-        """Of a member of this group and no other that the list names."""
+        """Return the rights of a member of this group and no other that the list names."""
         found = [rights & self.mask for of, rights in self._all_groups() if of == group_id]
         return functools.reduce(int.__or__, found) if found else self.other
 
@@ -80,7 +80,7 @@ class Reader:
 
 
 def find_reader(name: str) -> Reader | None:
-    """By `u:<user>` or `g:<group>`, a name or a number. None: this machine has none of the name."""
+    """Find a reader by `u:<user>` or `g:<group>`, a name or a number. None: this machine has none of the name."""
     kind, _, text = name.partition(":")
     try:
         if kind == "g":
@@ -202,7 +202,7 @@ def find_open_topic(root: str) -> str | None:
 
 
 def _is_open(folder: Path) -> bool:
-    """Whether others than the named ones reach the topics."""
+    """Return True if others than the named ones reach the topics."""
     return all(rights_of(path).other & SEARCH for path in (folder, folder / "topics"))
 
 
@@ -224,7 +224,7 @@ def _is_asked_for(topic: str, name: str, grants: Grants, tables_only: bool) -> b
 
 
 def _check_way(folder: Path, readers: Sequence[Reader], tables_only: bool) -> Iterator[str]:
-    """Whether the readers get from the root to the topics."""
+    """Report each reader that does not get from the root to the topics."""
     needed = [(folder, SEARCH, "search"), (folder / "topics", SEARCH, "search")]
     if not tables_only:
         needed.append((folder / ROOT_MARKER, READ, "read"))
@@ -314,7 +314,7 @@ class _TopicCheck:
             yield _EVERYONE
 
     def _is_allowed(self, name: str) -> bool:
-        """By itself, or as a member of a group."""
+        """Return True if a reader of that name is allowed, by itself or as a member of a group."""
         if name not in self._verdicts:
             reader = None if name == _EVERYONE else find_reader(name)
             self._verdicts[name] = reader is not None and any(

@@ -35,7 +35,7 @@ _KEYWORDS = "SELECT upper(keyword_name) FROM duckdb_keywords() WHERE keyword_cat
 
 
 def run_prompt(connection: Connection, *, form: str, limit: int | None, is_timed: bool) -> None:
-    """Until Ctrl-D or .quit."""
+    """Prompt until Ctrl-D or .quit."""
     shell = SqlShell(connection, form=form, limit=limit, is_timed=is_timed)
     session: PromptSession[str] = PromptSession(
         history=_history(),
@@ -66,7 +66,7 @@ def _end_unless_typed(interrupt: KeyboardInterrupt) -> None:
 
 
 def is_complete(text: str) -> bool:
-    """Whether Enter runs it, or begins another line."""
+    """Return True if Enter runs it; else Enter begins another line."""
     text = text.strip()
     return not text or text.startswith(".") or text.endswith(";") or text.casefold() in WORDS
 
@@ -86,7 +86,7 @@ def _bindings() -> KeyBindings:
 
 
 def _history() -> History:
-    """In a file of the user's own; without a place for one, as long as the prompt lasts."""
+    """Keep the history in a file of the user's own; without a place for one, as long as the prompt lasts."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     file = Path(state) / "bus" / "sql_history"
     try:

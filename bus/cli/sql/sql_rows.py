@@ -109,7 +109,7 @@ def json_text(value: Any) -> str:
 
 
 def cell_text(value: Any) -> str:
-    """Of a value that is not null."""
+    """Return the text of a value that is not null."""
     if isinstance(value, (dict, list)):
         return json_text(value)
     text = json_text(value)
@@ -130,7 +130,7 @@ def unique_names(names: list[str]) -> list[str]:
 
 
 def interval_text(months: int, days: int, nanoseconds: int) -> str:
-    """As the engine writes it: `1 year 2 months 3 days 04:05:06.789`."""
+    """Write an interval as the engine does: `1 year 2 months 3 days 04:05:06.789`."""
     years, months = int(months / 12), int(math.fmod(months, 12))
     counts = ((years, "year"), (months, "month"), (days, "day"))
     parts = [f"{count} {unit}{'' if abs(count) == 1 else 's'}" for count, unit in counts if count]

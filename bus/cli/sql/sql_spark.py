@@ -188,7 +188,7 @@ def check_reads_only(spark: SparkSession, statement: str) -> None:
 
 
 def check_calls(frame: DataFrame) -> None:
-    """Of the statement's frame, before its rows are asked for. Raises `NotReadOnly`."""
+    """Check the statement's frame before its rows are asked for. Raises `NotReadOnly`."""
     # Which function a name is, the analysis tells; quotes inside of strings are escaped in the text.
     if _REFLECTION.search(frame._jdf.queryExecution().analyzed().toJSON()):
         raise NotReadOnly(f"{_EXPECTED}; found a call of a method of Java's: reflect, try_reflect or java_method")

@@ -64,7 +64,7 @@ def config(keys: tuple[str, ...], topic: str | None, changed: bool, form: str | 
 
 
 def _source(entry: ConfigDescription, topic: str | None) -> str:
-    """By Kafka's names. The default of a topic's setting is the broker's value."""
+    """Name the source by Kafka's names. The default of a topic's setting is the broker's value."""
     if entry.is_default:
         return "DEFAULT_CONFIG"
     return "STATIC_BROKER_CONFIG" if topic is None else "DYNAMIC_TOPIC_CONFIG"

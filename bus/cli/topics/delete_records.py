@@ -31,7 +31,8 @@ _FILE_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class _Deletion:
-    """Of one partition. `low_watermark` is where the log starts then, None if `error` says why nothing is deleted."""
+    """The deletion in one partition. `low_watermark` is where the log starts then, None if `error` says why nothing is
+    deleted."""
 
     partition: TopicPartition
     log_start: int
@@ -218,7 +219,7 @@ def _execute(admin: Admin, plan: Iterable[_Deletion]) -> Iterator[_Deletion]:
 
 
 def _show(done: Iterable[_Deletion], form: str | None) -> list[_Deletion]:
-    """In a table's place the lines of Kafka's tool."""
+    """Show, in a table's place, the lines of Kafka's tool."""
     if resolve_form(form) != "table":
         rows = list(done)
         write_listing(_COLUMNS, rows, form)

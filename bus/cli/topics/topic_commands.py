@@ -444,7 +444,7 @@ _TIMESTAMPS = {
 
 
 def query_timestamp(position: Position) -> int:
-    """What a ListOffsets call asks for to find this place."""
+    """Return what a ListOffsets call asks for to find this place."""
     return position.number if position.place is Place.TIMESTAMP else _TIMESTAMPS[position.place]
 
 

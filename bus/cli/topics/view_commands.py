@@ -146,7 +146,7 @@ def _infer(admin: Admin, address: str, topic: str, count: int) -> str:
 
 
 def _last_values(address: str, partitions: list[TopicPartition], count: int) -> Iterator[bytes]:
-    """Of the records that are there now, the last ones of each partition."""
+    """Read the last ones, in each partition, of the records that are there now."""
     from bus.client.consumer.consumer import Consumer
 
     each = -(-count // len(partitions))
