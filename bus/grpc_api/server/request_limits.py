@@ -9,7 +9,7 @@ somebody else, so answers have limits as well.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -94,13 +94,13 @@ def answer_reader(method: str) -> RequestReader[Any]:
 
 def _reader(message_class: Any, bytes_max: int, items_max: int) -> RequestReader[Any]:
     name, plan = message_class.DESCRIPTOR.name, _repeated_fields(message_class.DESCRIPTOR)
-    objects = _fields_of_objects(message_class.DESCRIPTOR)
+    form = _form_of(message_class.DESCRIPTOR)
 
     def parse(raw: bytes) -> Any:
         if len(raw) >= _SCANNED_BYTES_MIN:
-            _check_objects(raw, objects, name, items_max)
+            _check_objects(raw, form, name, items_max)
         message = message_class.FromString(raw)
-        _count_items(message, plan, 0, name, items_max)
+        _count_items((message,), plan, 0, name, items_max)
         return message
 
     return RequestReader(name, parse, bytes_max)
@@ -110,38 +110,50 @@ def produce_reader(bytes_max: int) -> RequestReader[ProduceCall | UnparsedCall]:
     return RequestReader(pb.ProduceRequest.DESCRIPTOR.name, begin_parse, bytes_max)
 
 
-# By their numbers, the fields whose items are objects (messages, texts, bytes), and messages with such fields in them.
-_Objects = Mapping[int, tuple[bool, "_Objects"]]
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What a message may have. `objects`: by its number, whether the items of a field are objects (messages, texts,
+    bytes), and the form of a message with such fields in it. A sound message has at most `others_max` other fields."""
+
+    objects: Mapping[int, tuple[bool, _Form | None]]
+    others_max: int
 
 
-def _fields_of_objects(message: Descriptor) -> _Objects:
-    found: dict[int, tuple[bool, _Objects]] = {}
+# Fields of a later version that one message may have, and none of them an item.
+_LATER_FIELDS_MAX = 4
+
+
+def _form_of(message: Descriptor) -> _Form:
+    objects: dict[int, tuple[bool, _Form | None]] = {}
     for field in message.fields:
-        inner = {} if field.message_type is None else _fields_of_objects(field.message_type)
+        inner = None if field.message_type is None else _form_of(field.message_type)
         is_object = bool(field.is_repeated) and not field.is_packed
-        if is_object or inner:
-            found[field.number] = is_object, inner
-    return found
+        if is_object or (inner is not None and inner.objects):
+            objects[field.number] = is_object, inner if inner is not None and inner.objects else None
+    return _Form(objects, len(message.fields) + _LATER_FIELDS_MAX)
 
 
-def _check_objects(raw: bytes, objects: _Objects, name: str, items_max: int) -> None:
+def _check_objects(raw: bytes, form: _Form, name: str, items_max: int) -> None:
     """Count what would become an object, at every depth, before it does. Raises `TooManyItems`."""
     try:
-        _count_objects(memoryview(raw), objects, 0, name, items_max)
+        _count_objects(memoryview(raw), form, 0, name, items_max)
     except (IndexError, ValueError) as error:
         if isinstance(error, TooManyItems):
             raise
         # The generated code says what is wrong with it.
 
 
-def _count_objects(message: memoryview, objects: _Objects, count: int, name: str, items_max: int) -> int:
-    """Return `count` and the objects of `message`. Raises `TooManyItems`, and as `fields_of`."""
+def _count_objects(message: memoryview, form: _Form, count: int, name: str, items_max: int) -> int:
+    """Return `count` and the objects of `message`. What comes more often than it may counts too: else it would be
+    looked at for longer than it takes to parse. Raises `TooManyItems`, and as `fields_of`."""
+    others = 0
     for tag, _, value in fields_of(message):
-        is_object, inner = objects.get(tag >> 3, (False, {}))
-        count += is_object
+        is_object, inner = form.objects.get(tag >> 3, (False, None))
+        others += not is_object
+        count += is_object or others > form.others_max
         if count > items_max:
             raise TooManyItems(name, items_max)
-        if inner:
+        if inner is not None:
             count = _count_objects(value, inner, count, name, items_max)
     return count
 
@@ -160,17 +172,17 @@ def _repeated_fields(message: Descriptor) -> _Plan:
     return tuple(plan)
 
 
-def _count_items(message: Any, plan: _Plan, count: int, name: str, items_max: int) -> int:
-    """`count` and the items of `message`, at every depth. Raises `TooManyItems`."""
-    for field, is_repeated, inner in plan:
-        if is_repeated:
-            items = getattr(message, field)
-            count += len(items)
-            if count > items_max:
-                raise TooManyItems(name, items_max)
-            if inner:
-                for item in items:
-                    count = _count_items(item, inner, count, name, items_max)
-        elif message.HasField(field):
-            count = _count_items(getattr(message, field), inner, count, name, items_max)
+def _count_items(messages: Iterable[Any], plan: _Plan, count: int, name: str, items_max: int) -> int:
+    """`count` and the items of `messages`, at every depth. Raises `TooManyItems`."""
+    for message in messages:
+        for field, is_repeated, inner in plan:
+            if is_repeated:
+                if items := getattr(message, field):
+                    count += len(items)
+                    if count > items_max:
+                        raise TooManyItems(name, items_max)
+                    if inner:
+                        count = _count_items(items, inner, count, name, items_max)
+            elif message.HasField(field):
+                count = _count_items((getattr(message, field),), inner, count, name, items_max)
     return count

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import pytest
 
 from bus.broker_api.calls import CALLS
+from bus.grpc_api.server import request_limits
 from bus.grpc_api.server.records.produce_decoding import (
     PLAIN_ITEMS_MAX,
     ProduceCall,
@@ -25,6 +27,7 @@ from bus.grpc_api.server.request_limits import (
     produce_reader,
 )
 from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.wire_fields import fields_of
 
 REQUESTS = [method.input_type._concrete_class for method in pb.DESCRIPTOR.services_by_name["Bus"].methods]
 
@@ -105,6 +108,43 @@ def test_what_would_become_too_many_objects_is_not_parsed(message: Any, monkeypa
     found = control_reader(Parsed)(message.SerializeToString())
     assert isinstance(found, Unreadable)
     assert "items, found more" in found.message
+
+
+@pytest.mark.parametrize(
+    ("request_class", "field", "before"),
+    [
+        (pb.JoinGroupRequest, b"\x18\x01", b""),  # session_timeout_ms
+        (pb.OffsetFetchRequest, b"\x78\x01", b""),  # of a later version
+        (
+            pb.OffsetFetchRequest,
+            b"\x10\x01",
+            b"\x0a\x80\x89\x7a",
+        ),  # all_partitions of one group, two million bytes long
+    ],
+)
+def test_field_that_comes_again_and_again_is_not_looked_at_for_longer_than_items_are(
+    request_class: Any, field: bytes, before: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = 0
+
+    def counted(message: memoryview) -> Iterator[Any]:
+        nonlocal seen
+        for found in fields_of(message):
+            seen += 1
+            yield found
+
+    monkeypatch.setattr(request_limits, "fields_of", counted)
+    found = control_reader(request_class)(before + field * 1_000_000)
+    assert isinstance(found, Unreadable)
+    assert "items, found more" in found.message
+    assert seen <= ITEMS_MAX + 100
+
+
+def test_fields_of_a_later_version_are_no_items() -> None:
+    group = pb.OffsetFetchGroup(group_id="g" * 99).SerializeToString() + b"\x78\x01\x80\x02\x01"
+    raw = b"".join([b"\x0a", bytes((len(group),)), group]) * ITEMS_MAX
+    found = control_reader(pb.OffsetFetchRequest)(raw)
+    assert len(found.groups) == ITEMS_MAX
 
 
 @pytest.mark.parametrize("method", [method.name for method in pb.DESCRIPTOR.services_by_name["Cluster"].methods])
