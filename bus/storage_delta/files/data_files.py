@@ -112,7 +112,7 @@ def encode_data_file(
         size_bytes=data.size,
         record_count=rows.num_rows,
         offsets=offsets,
-        times_us=_min_max_us(batches, rows),
+        times_us=_min_max_us(batches, [rows.column("timestamp")]),
         producers=(
             _producer_statistics(batches, stamps, rows.num_rows)
             if brought.isdisjoint(PRODUCER_COLUMNS)
@@ -139,14 +139,15 @@ def _encode_small(
     notes: Mapping[str, str],
 ) -> EncodedFile:
     row_count = sum(batch.record_count for batch in batches)
-    encoded = encode_small(schema, columns_of(batches, schema), row_count, notes)
+    columns = columns_of(batches, schema)
+    encoded = encode_small(schema, columns, row_count, notes)
     file, stats = _describe(
         batches,
         name_suffix,
         size_bytes=len(encoded.data),
         record_count=row_count,
         offsets=(batches[0].base_offset, batches[-1].next_offset - 1),
-        times_us=_time_bounds_us(batches),
+        times_us=_min_max_us(batches, columns[1] or ()),
         producers=_producer_statistics(batches, stamps, row_count),
         sums=_sums_of(encoded.data, [encoded.tail_start]),
         committed_ms=committed_ms,
@@ -220,7 +221,7 @@ class StreamedFile:
             assert run is not None
             assert previous is None or run[0].base_offset == previous[-1].next_offset, f"a gap at {run[0].base_offset}"
             rows = merge_batches(run, self._schema)
-            self._times_us.append(_min_max_us(run, rows))
+            self._times_us.append(_min_max_us(run, [rows.column("timestamp")]))
             yield from _cut(rows, run)
 
     def describe(self) -> tuple[LiveFile, str]:
@@ -430,23 +431,13 @@ def _size_bytes(batches: Sequence[LogBatch]) -> int:
     return sum(batch.size_bytes + batch.record_count * _ADDED_ROW_BYTES for batch in batches)
 
 
-def _time_bounds_us(batches: Sequence[LogBatch]) -> tuple[int, int]:
-    ends: list[int] = []
-    for batch in batches:
-        if batch.timestamp_ms is not None:
-            ends.append(batch.timestamp_ms * 1000)
-        else:
-            micros = batch.columns.column("timestamp").view(pa.int64()).to_numpy()
-            ends += (int(micros.min()), int(micros.max()))
-    return min(ends), max(ends)
-
-
-def _min_max_us(batches: Sequence[LogBatch], rows: pa.RecordBatch) -> tuple[int, int]:
+def _min_max_us(batches: Sequence[LogBatch], times: Sequence[pa.Array]) -> tuple[int, int]:
+    """`times`: the timestamps of all rows, looked at unless each batch has a single one."""
     constants = [batch.timestamp_ms for batch in batches if batch.timestamp_ms is not None]
     if len(constants) == len(batches):
         return min(constants) * 1000, max(constants) * 1000
-    micros = rows.column("timestamp").view(pa.int64()).to_numpy()
-    return int(micros.min()), int(micros.max())
+    micros = [array.view(pa.int64()).to_numpy() for array in times]
+    return min(int(each.min()) for each in micros), max(int(each.max()) for each in micros)
 
 
 def encode_stats(

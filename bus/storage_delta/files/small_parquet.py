@@ -29,8 +29,8 @@ _SMALL = [bytes((number,)) for number in range(128)]
 _SIZE = struct.Struct("<I").pack
 
 _PLAIN, _RLE, _DELTA_BINARY_PACKED = 0, 3, 5  # Encoding
-_PHYSICAL_TYPES = {"BOOLEAN": 0, "INT32": 1, "INT64": 2, "FLOAT": 4, "DOUBLE": 5, "BYTE_ARRAY": 6}  # Type
-_INT32, _INT64, _BYTE_ARRAY = 1, 2, 6
+_INT32, _INT64 = 1, 2  # Type
+_PHYSICAL_TYPES = {"INT32": _INT32, "INT64": _INT64, "FLOAT": 4, "DOUBLE": 5, "BYTE_ARRAY": 6}
 _NUMBERS = {_INT32: struct.Struct("<i").pack, _INT64: struct.Struct("<q").pack}
 _STOP = b"\x00"  # the end of a struct
 
@@ -128,7 +128,7 @@ def _list_head(count: int, element_type: int) -> bytes:
     return bytes((count << 4 | element_type,)) if count < 15 else bytes((0xF0 | element_type,)) + _varint(count)
 
 
-_I32, _I64, _BINARY, _LIST, _STRUCT = 5, 6, 8, 9, 12  # types of elements
+_BINARY, _STRUCT = 8, 12  # types of elements
 
 
 class _Reader:
