@@ -66,8 +66,15 @@ class ReadCache:
     committed; drops the least recently used beyond fixed bounds. Data files never change, so no entry becomes stale.
     Safe for threads."""
 
-    def __init__(self, *, decoded_bytes_max: int = _DECODED_BYTES_MAX, footers_max: int = _FOOTERS_MAX) -> None:
+    def __init__(
+        self,
+        *,
+        decoded_bytes_max: int = _DECODED_BYTES_MAX,
+        committed_bytes_max: int = _COMMITTED_BYTES_MAX,
+        footers_max: int = _FOOTERS_MAX,
+    ) -> None:
         self._decoded_bytes_max = decoded_bytes_max
+        self._committed_bytes_max = committed_bytes_max
         self._footers_max = footers_max
         self._decoded: OrderedDict[tuple[str, int], LogBatch] = OrderedDict()
         self._decoded_bytes = 0
@@ -125,7 +132,7 @@ class ReadCache:
         with self._mutex:
             self._committed[key] = batches
             self._committed_bytes += _size_of(batches)
-            while self._committed_bytes > _COMMITTED_BYTES_MAX:
+            while self._committed_bytes > self._committed_bytes_max:
                 _, dropped = self._committed.popitem(last=False)
                 self._committed_bytes -= _size_of(dropped)
 

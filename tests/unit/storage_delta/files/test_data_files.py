@@ -156,6 +156,20 @@ def test_what_was_decoded_is_not_decoded_again() -> None:
     assert len(store.calls) == calls
 
 
+def test_committed_batches_are_kept_once_and_within_their_bound() -> None:
+    batch = log_batch(0, [b"x" * 100])
+    cache = ReadCache(committed_bytes_max=3 * batch.size_bytes)
+    for key in "abcd":
+        cache.add_committed(key, [batch])
+    assert cache.take_committed("a") is None
+    assert cache.take_committed("b") == [batch]
+    assert cache.take_committed("b") is None
+    cache.add_committed("e", [batch])
+    assert [cache.take_committed(key) is None for key in "cde"] == [False] * 3
+    cache.add_committed("f", [batch] * 4)
+    assert cache.take_committed("f") is None
+
+
 def test_the_cache_stays_within_its_bytes_and_footers() -> None:
     cache = ReadCache(decoded_bytes_max=4000, footers_max=3)
     store = MemoryStore()
