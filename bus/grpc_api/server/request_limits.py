@@ -112,8 +112,9 @@ def produce_reader(bytes_max: int) -> RequestReader[ProduceCall | UnparsedCall]:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The fields that a message may have. `objects`: by its number, whether the items of a field are objects (messages, texts,
-    bytes), and the form of a message with such fields in it. A sound message has at most `others_max` other fields."""
+    """The fields that a message may have. `objects`: by its number, whether the items of a field are objects (messages,
+    texts, bytes), and the form of a message with such fields in it. A sound one has at most `others_max` other fields.
+    """
 
     objects: Mapping[int, tuple[bool, _Form | None]]
     others_max: int
