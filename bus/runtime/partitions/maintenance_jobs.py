@@ -202,8 +202,8 @@ class MaintenanceJobs:
     # ------------------------------------------------------------------ other engines
 
     async def set_managed(self, wanted: bool) -> JobResult:
-        """Keep other Delta engines from writing to the table, or let them. Repeated after a foreign commit: a table
-        that is as wanted gets no version."""
+        """Keep other Delta engines from writing to the table, or let them. A table that is as wanted gets no
+        version."""
 
         def change(*, leader_epoch: int, now_ms: int) -> Callable[[], CommitOutcome] | Committed:
             log = self._table.state
@@ -212,16 +212,20 @@ class MaintenanceJobs:
             return functools.partial(self._table.set_managed, wanted, leader_epoch=leader_epoch, now_ms=now_ms)
 
         before = self._table.is_managed
+        outcome = await self._commit_in_spite_of_others(change)
+        if isinstance(outcome, Refused):
+            return outcome
+        if before != wanted:
+            who = "the bus alone" if wanted else "other Delta engines, too,"
+            _log.info("upgrade: from now on %s may write to the table", who, extra=self._fields())
+        return Done()
+
+    async def _commit_in_spite_of_others(self, change: Change) -> Committed | Refused:
+        """Repeat the change after each foreign commit, as often as a leader does."""
         for _ in range(CONFLICTS_MAX):
             outcome = await self._writer.commit_between_appends(change)
-            match outcome:
-                case Committed():
-                    if before != wanted:
-                        who = "the bus alone" if wanted else "other Delta engines, too,"
-                        _log.info("upgrade: from now on %s may write to the table", who, extra=self._fields())
-                    return Done()
-                case Refused():
-                    return outcome
+            if not isinstance(outcome, Conflicted):
+                return outcome
         return self._refuse(f"lost {CONFLICTS_MAX} races for a version")
 
     # ------------------------------------------------------------------ letting go
@@ -243,14 +247,8 @@ class MaintenanceJobs:
                 self._table.cleanup.advance_log_start, log_start, leader_epoch=leader_epoch, now_ms=now_ms
             )
 
-        for _ in range(CONFLICTS_MAX):
-            outcome = await self._writer.commit_between_appends(delete)
-            match outcome:
-                case Committed(version):
-                    return DeletedRecords(log_start, version)
-                case Refused():
-                    return outcome
-        return self._refuse(f"lost {CONFLICTS_MAX} races for a version")
+        outcome = await self._commit_in_spite_of_others(delete)
+        return outcome if isinstance(outcome, Refused) else DeletedRecords(log_start, outcome.version)
 
     async def retain(self, rules: RetentionRules) -> JobResult:
         started = time.perf_counter()
