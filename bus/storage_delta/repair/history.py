@@ -281,14 +281,13 @@ class HistoryReader:
         return next(found, None)
 
     def find_protocol(self, history: History) -> Protocol | None:
-        """Return the last protocol that a version of the bus gave the table: behind `history`, in it, or before."""
-        behind, before = (self._protocols(after) for after in (history.version, -1))
-        return next(behind, history.protocol or next(before, None))
-
-    def _protocols(self, after: int) -> Iterator[Protocol]:
-        for commit in reversed(list(self._readable(after))):
+        """Return the last protocol that a version of the bus gave the table behind `history`, else that of `history`.
+        A sound version has one, and where none is sound, all versions are behind."""
+        found = history.protocol
+        for commit in self._readable(history.version):
             if commit.is_ours and commit.protocol is not None and not is_too_new(commit.protocol):
-                yield commit.protocol
+                found = commit.protocol
+        return found
 
     def _readable(self, after: int, *, end: int | None = None) -> Iterator[Commit]:
         for version in self._listing.versions:
