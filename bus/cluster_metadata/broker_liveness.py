@@ -140,7 +140,7 @@ def is_cut_off(heard: Collection[int], working: Collection[int]) -> bool:
 def is_left_by_majority(leases: Mapping[int, Lease], incarnation: str) -> bool:
     """Tell whether more than half of the brokers that are at work, the controller of that incarnation among them,
     cannot reach it."""
-    return 2 * sum(lease.unreached == incarnation for lease in leases.values()) > len(leases)
+    return is_majority([one for one, lease in leases.items() if lease.unreached == incarnation], leases)
 
 
 def may_resign(reached: Collection[int], leases: Mapping[int, Lease], incarnation: str) -> bool:

@@ -196,7 +196,7 @@ class BrokerLifecycle:
         leases = {one: lease for one, lease in self._leases.find_working().items() if one in others}
         own = self._broker.incarnation
         leaving = [one for one, lease in leases.items() if lease.unreached == own]
-        return bool(leaving) and may_resign(await self._find_reached(leaving), leases, own)
+        return may_resign(await self._find_reached(leaving), leases, own)
 
     async def _find_reached(self, broker_ids: Collection[int]) -> set[int]:
         """Return those of the brokers that answer this one, and itself. Somebody else who answers at the address of one
@@ -332,15 +332,15 @@ class BrokerLifecycle:
             self._logged_reason, self._unanswered = "", None
             await self._heartbeats.look(gone, await self._find_working_of(self._heartbeats.find_late()))
             await self._heartbeats.balance()
-            self._say_whether_reached(not await self._is_to_resign())
+            self._say_whether_it_resigns(await self._is_to_resign())
         is_alone = self._metadata.cluster.is_alone(self._id)
         await asyncio.sleep(self._interval_ms / 1000 if is_alone else _RETRY_S)
 
-    def _say_whether_reached(self, is_reached: bool) -> None:
+    def _say_whether_it_resigns(self, resigns: bool) -> None:
         own = self._broker.incarnation
-        if not is_reached and self._leases.own.unreached != own:
+        if resigns and self._leases.own.unreached != own:
             _log.error("no broker reaches this one, the controller, which reaches them: it resigns")
-        self._leases.tell("" if is_reached else own)
+        self._leases.tell(own if resigns else "")
 
     async def _find_working_of(self, broker_ids: Collection[int]) -> Collection[int]:
         if not broker_ids:
