@@ -1,4 +1,5 @@
-"""Decisions on staging the batches of a transaction in a partition, and their conversion to rows once it is committed.
+"""Decisions on staging the batches of a transaction in a partition, their conversion to rows once it is committed, and
+the judgement by the log whether it has ended there (`Ending`).
 
 Guards one promise: the batches staged under a (producer id, epoch) have the sequences 0, 1, 2 ... without a gap, each
 once, and none of them can be refused when the transaction is applied. So everything that a topic requires of a batch is

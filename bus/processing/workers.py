@@ -1,4 +1,5 @@
-"""The user's handler, and what calls it: threads for functions, tasks on one event loop for coroutines.
+"""The user's handler, and what calls it: threads for functions, tasks on one event loop for coroutines. And the board
+from which they and the polling thread take work.
 
 A handler takes the record, in the manual ack modes also its acknowledgement; one that could not be called is refused
 before the first record is fetched. Guards that each record taken from the board is settled, however its handler ends,

@@ -4,7 +4,8 @@ Theory of operation. A command is decided by the rules (cluster_metadata/) and i
 log; brokers follow that log, so nothing here tells a partition to open or close. Tables of a new topic are created
 before the record that makes it exist, so a topic never points at nothing; files of a deleted topic go after the record
 that ends it. Both take long, so other changes do not wait for them: a caller that creates or deletes a topic has its
-name for as long as that takes (`TopicNamesInUse`).
+name for as long as that takes (`TopicNamesInUse`). Calls to a controller that is replaced are woken by
+`ControllerWatch`.
 """
 
 from __future__ import annotations

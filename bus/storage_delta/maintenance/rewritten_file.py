@@ -1,4 +1,5 @@
-"""Rows that are in data files already, rewritten as other files: what rolling and key compaction have in common.
+"""Rows that are in data files already, rewritten as other files: what rolling and key compaction have in common. And
+files that are prepared to take the place of others, whoever wrote them (`PreparedSwap`).
 
 Guards two promises: what the entry of a new file says is true of its rows, and of files that are written for nothing
 none stays. Rows are gathered to row groups of a size that a fetch likes; a few of these are in memory at a time,

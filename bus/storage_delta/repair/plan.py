@@ -2,7 +2,8 @@
 the steps of a repair as lines for people and programs, and the quarantine for what it removes.
 
 Guards the promise of a repair: whatever the log, later versions or the files themselves still have of the offsets from
-the log start on is in the plan, and what nothing has is named. Reads all of it; never writes.
+the log start on is in the plan, and what nothing has is named. The planner reads all of it and never writes; the
+quarantine removes nothing that it has not copied.
 """
 
 from __future__ import annotations
