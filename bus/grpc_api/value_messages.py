@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
@@ -74,14 +74,17 @@ class Slices(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
-    """The form of a value's field in its message. `encode` gives the message's fields, by name. A plain field is one
-    that stands in `column` of the message as it is; `items` makes the messages in that column one after another."""
+    """The form of a value's field that does not stand in its message as it is. `encode` gives the message's fields, by
+    name; `items` makes the messages in the field `column` one after another."""
 
     encode: Callable[[Any], Mapping[str, Any]]
     decode: Callable[[Any], Any]
     column: str = ""
     items: Callable[[Any], Iterable[Any]] | None = None
     is_in_message: bool = True
+
+
+Form = Field | str  # a plain field is the name of the message's field in which it stands as it is
 
 
 class Mapper(Generic[ValueT]):
@@ -99,17 +102,19 @@ class Mapper(Generic[ValueT]):
         **fields: Field,
     ) -> None:
         names = [one.name for one in dataclasses.fields(value)]  # type: ignore[arg-type]  # every value is a dataclass
-        fields.update((name, plain(message, column)) for name, column in columns.items())
-        assert fields.keys() <= set(names), f"expected fields of {value.__name__}, found {sorted(fields)}"
+        given: Mapping[str, Form] = {**fields, **columns}
+        assert given.keys() <= set(names), f"expected fields of {value.__name__}, found {sorted(given)}"
+        forms = {name: given.get(name, name) for name in names}
+        items = {name: one for name, one in forms.items() if isinstance(one, Field) and one.items is not None}
         self.value = value
         self.message = message
         self._refused = refused or {}
-        self.fields = [(name, fields.get(name) or plain(message, name)) for name in names]
-        self._columns = frozenset(one.column for _, one in self.fields)
-        self._items = [(name, one.column, one.items) for name, one in self.fields if one.items is not None]
-        self._encode = _compile_encode(self.fields)
-        self._encode_without_items = _compile_encode([one for one in self.fields if one[1].items is None])
-        self._decode = _compile_decode(value, message, self.fields)
+        self._columns = frozenset(one if isinstance(one, str) else one.column for one in forms.values())
+        self._items = [(name, one.column, one.items) for name, one in items.items() if one.items is not None]
+        self._encode = _compile_encode(forms)
+        without_items = {name: one for name, one in forms.items() if name not in items}
+        self._encode_without_items = _compile_encode(without_items) if items else self._encode
+        self._decode = _compile_decode(value, message, forms)
 
     def encode(self, value: ValueT, **others: Any) -> Any:
         """`others`: fields that the message has besides, the partition that it is about for example."""
@@ -133,7 +138,8 @@ class Mapper(Generic[ValueT]):
 
     def fields_of(self, value: ValueT) -> dict[str, Any]:
         """Return the fields of the message that the value has, by name."""
-        return {key: one for name, field in self.fields for key, one in field.encode(getattr(value, name)).items()}
+        found: dict[str, Any] = self._encode(dict, value, {})
+        return found
 
     def decode(self, message: Any, **known: Any) -> ValueT:
         """`known`: fields of the value that the message does not have."""
@@ -145,23 +151,19 @@ class Mapper(Generic[ValueT]):
 # plain field costs no call.
 
 
-def _compile_encode(fields: Sequence[tuple[str, Field]]) -> Callable[[Callable[..., Any], Any, Mapping[str, Any]], Any]:
-    written = [
-        f"{one.column}=value.{name}" if _is_plain(one) else f"**encode_{name}(value.{name})"
-        for name, one in fields
-        if one.is_in_message
-    ]
-    names = {f"encode_{name}": one.encode for name, one in fields}
+def _compile_encode(forms: Mapping[str, Form]) -> Callable[[Callable[..., Any], Any, Mapping[str, Any]], Any]:
+    fields = {name: one for name, one in forms.items() if isinstance(one, Field) and one.is_in_message}
+    written = [f"{one}=value.{name}" for name, one in forms.items() if isinstance(one, str)]
+    written += [f"**encode_{name}(value.{name})" for name in fields]
+    names = {f"encode_{name}": one.encode for name, one in fields.items()}
     return _compile(f"lambda message, value, others: message({', '.join(written)}, **others)", names)
 
 
-def _compile_decode(value: Any, message: Any, fields: Sequence[tuple[str, Field]]) -> Callable[[Any, Any], Any]:
-    read = [
-        f"{name}={_read(message, one.column) if _is_plain(one) else f'decode_{name}(found)'}"
-        for name, one in fields
-        if one.is_in_message
-    ]
-    names = {"new": value} | {f"decode_{name}": one.decode for name, one in fields}
+def _compile_decode(value: Any, message: Any, forms: Mapping[str, Form]) -> Callable[[Any, Any], Any]:
+    fields = {name: one for name, one in forms.items() if isinstance(one, Field) and one.is_in_message}
+    read = [f"{name}={_read(message, one)}" for name, one in forms.items() if isinstance(one, str)]
+    read += [f"{name}=decode_{name}(found)" for name in fields]
+    names = {"new": value} | {f"decode_{name}": one.decode for name, one in fields.items()}
     return _compile(f"lambda found, known: new({', '.join(read)}, **known)", names)
 
 
@@ -169,10 +171,6 @@ def _compile(source: str, names: dict[str, Any]) -> Callable[..., Any]:
     """`source` has names of fields of a dataclass and of a message, and nothing that came from outside."""
     compiled: Callable[..., Any] = eval(source, names)
     return compiled
-
-
-def _is_plain(field: Field) -> bool:
-    return bool(field.column) and field.items is None
 
 
 def _read(message: Any, column: str) -> str:
@@ -183,12 +181,6 @@ def _read(message: Any, column: str) -> str:
 
 
 # ---------------------------------------------------------------- fields
-
-
-def plain(message: Any, name: str) -> Field:
-    """Write a field as it is. None is left out where the message tells whether it is there."""
-    read = _compile(f"lambda found: {_read(message, name)}", {})
-    return Field(lambda value: {name: value}, read, column=name)
 
 
 def not_in_message() -> Field:
