@@ -13,7 +13,7 @@ import contextlib
 import inspect
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Hashable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -21,7 +21,7 @@ import grpc
 
 from bus.addresses import counted_host
 from bus.broker_api.client_quotas import CallerPace
-from bus.broker_api.pipeline import Handle, read_in_turn, within
+from bus.broker_api.pipeline import Handle, Wrap, read_in_turn, within
 from bus.broker_api.requests import (
     BrokerStopping,
     Caller,
@@ -33,6 +33,7 @@ from bus.broker_api.requests import (
     new_request_id,
 )
 from bus.errors import ErrorCode
+from bus.grpc_api.server.conversions import caller_of
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest
 from bus.runtime.logs import request_id
 from bus.runtime.partitions.fetches import Stopping
@@ -41,7 +42,6 @@ from bus.security.scram import SESSION_EXPIRED
 
 _log = logging.getLogger(__name__)
 RequestT = TypeVar("RequestT")
-ResponseT = TypeVar("ResponseT")
 
 _STATUS_SECONDS_MAX = 10.0
 
@@ -111,75 +111,49 @@ async def _close(requests: AsyncIterator[Any]) -> None:
             await generator.aclose()
 
 
-async def guard(
-    handle: Callable[[RequestT], Awaitable[ResponseT]],
-    request: RequestT | Unreadable,
-    context: grpc.aio.ServicerContext,
-) -> ResponseT:
-    request_id.set(new_request_id())
-    _log_request(request, context)
-    try:
-        return await handle(_readable(request))
-    except Exception as error:
-        await abort_for(error, context)
-
-
-async def guard_answers(
-    handle: Callable[[RequestT], AsyncGenerator[ResponseT, None]],
-    request: RequestT | Unreadable,
-    context: grpc.aio.ServicerContext,
-) -> AsyncIterator[ResponseT]:
-    """They end, and `handle` is closed, when the login ends that the call was begun by."""
-    request_id.set(new_request_id())
-    _log_request(request, context)
-    login = stream_login.get()
-    try:
-        async with contextlib.aclosing(handle(_readable(request))) as answers:
-            async for response in answers if login is None else _until_end(answers, login):
-                yield response
-    except Exception as error:
-        await abort_for(error, context)
-
-
 def guarded(handle: Handle) -> Handle:
-    """The stage GUARD of a call of one request, with one answer or several."""
+    """The stage GUARD of a call of one request, with one answer or several. Several end, and `handle` is closed, when
+    the login ends that the call was begun by."""
     if inspect.isasyncgenfunction(handle):
 
         async def answers(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-            async for one in guard_answers(lambda readable: handle(readable, context), request, context):
-                yield one
+            request_id.set(new_request_id())
+            _log_request(request, context)
+            login = stream_login.get()
+            try:
+                async with contextlib.aclosing(handle(_readable(request), context)) as found:
+                    async for one in found if login is None else _until_end(found, login):
+                        yield one
+            except Exception as error:
+                await abort_for(error, context)
 
         return answers
 
     async def answer(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        return await guard(lambda readable: handle(readable, context), request, context)
+        request_id.set(new_request_id())
+        _log_request(request, context)
+        try:
+            return await handle(_readable(request), context)
+        except Exception as error:
+            await abort_for(error, context)
 
     return answer
 
 
 def guarded_stream(handle: Handle) -> Handle:
-    """The stage GUARD of a stream of requests."""
+    """The stage GUARD of a stream of requests. `handle` gets the requests up to the first that cannot be read; there
+    its iterator raises `UnreadableRequest`, which it raises itself once all requests before are answered."""
 
-    async def answer(requests: Any, context: grpc.aio.ServicerContext) -> None:
-        await guard_stream(handle, requests, context)
+    async def answer(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> None:
+        request_id.set(new_request_id())
+        try:
+            await handle(_readable_ones(requests, context), context)
+        except Exception as error:
+            await abort_for(error, context)
+        finally:
+            await _close(requests)
 
     return answer
-
-
-async def guard_stream(
-    handle: Callable[[AsyncIterator[RequestT], grpc.aio.ServicerContext], Awaitable[None]],
-    requests: AsyncIterator[RequestT | Unreadable],
-    context: grpc.aio.ServicerContext,
-) -> None:
-    """`handle` gets the requests up to the first that cannot be read; there its iterator raises `UnreadableRequest`,
-    which it raises itself once all requests before are answered."""
-    request_id.set(new_request_id())
-    try:
-        await handle(_readable_ones(requests, context), context)
-    except Exception as error:
-        await abort_for(error, context)
-    finally:
-        await _close(requests)
 
 
 async def hold_requests(
@@ -456,6 +430,16 @@ class OpenStreams:
         """`count_max`: of one caller."""
         self._count_max = count_max
         self._counts: Counter[tuple[str, str]] = Counter()  # > 0 each
+
+    def opened(self, listener: str) -> Wrap:
+        """The stage OPEN_STREAM of calls that come by the listener."""
+
+        @contextlib.contextmanager
+        def enter(request: Any, context: grpc.aio.ServicerContext) -> Iterator[Sequence[Any]]:
+            with self.one(caller_of(context, listener)):
+                yield request, context
+
+        return within(enter)
 
     @contextlib.contextmanager
     def one(self, caller: Caller) -> Iterator[None]:

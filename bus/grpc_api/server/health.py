@@ -20,9 +20,17 @@ from bus.broker_api.broker_api import BrokerApi
 from bus.broker_api.calls import CALLS
 from bus.broker_api.client_quotas import CallerPace
 from bus.broker_api.logins import LOGIN_SECONDS_MAX
+from bus.broker_api.pipeline import Stage, assemble
 from bus.broker_api.requests import Caller, InvalidArgument
 from bus.grpc_api.server.conversions import caller_of
-from bus.grpc_api.server.guards import OpenStreams, StreamRegistry, guard, guard_stream, hold_requests, of_one_request
+from bus.grpc_api.server.guards import (
+    OpenStreams,
+    StreamRegistry,
+    guarded,
+    guarded_stream,
+    hold_requests,
+    of_one_request,
+)
 from bus.grpc_api.server.request_limits import Unreadable, UnreadableRequest, control_reader
 from bus.grpc_api.server.service_door import BUS, CLUSTER, REFLECTION
 
@@ -69,6 +77,8 @@ class HealthServicer:
         self._health = health
         self._open_streams = open_streams
         self._listener = listener
+        self.Check = assemble({Stage.GUARD: guarded}, self._check)
+        self.Watch = assemble({Stage.GUARD: guarded}, self._watch)
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Health is answered without authentication, so a request has as long to arrive as a login may take."""
@@ -80,25 +90,19 @@ class HealthServicer:
         }
         return grpc.method_handlers_generic_handler(_NAME, handlers)
 
-    async def Check(self, request: Any, context: grpc.aio.ServicerContext) -> Any:
-        async def check(readable: Any) -> Any:
-            status = self._health.find(readable.service)
-            if status is None:
-                await context.abort(grpc.StatusCode.NOT_FOUND, "")
-            return _Status(status=status)
+    async def _check(self, request: Any, context: grpc.aio.ServicerContext) -> Any:
+        status = self._health.find(request.service)
+        if status is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "")
+        return _Status(status=status)
 
-        return await guard(check, request, context)
+    async def _watch(self, request: Any, context: grpc.aio.ServicerContext) -> None:
+        if len(request.service) > _NAME_LENGTH_MAX:
+            raise InvalidArgument(f"expected a service of at most {_NAME_LENGTH_MAX} characters")
+        with self._open_streams.one(caller_of(context, self._listener)):
+            await self._report_changes(request.service, context)
 
-    async def Watch(self, request: Any, context: grpc.aio.ServicerContext) -> None:
-        async def watch(readable: Any) -> None:
-            if len(readable.service) > _NAME_LENGTH_MAX:
-                raise InvalidArgument(f"expected a service of at most {_NAME_LENGTH_MAX} characters")
-            with self._open_streams.one(caller_of(context, self._listener)):
-                await self._watch(readable.service, context)
-
-        await guard(watch, request, context)
-
-    async def _watch(self, service: str, context: grpc.aio.ServicerContext) -> None:
+    async def _report_changes(self, service: str, context: grpc.aio.ServicerContext) -> None:
         reported: int | None = None
         while True:
             found = self._health.find(service)
@@ -130,17 +134,14 @@ class ReflectionServicer:
     def __init__(self, api: BrokerApi, streams: StreamRegistry, open_streams: OpenStreams, listener: str) -> None:
         self._api = api
         self._streams = streams
-        self._open_streams = open_streams
         self._listener = listener
+        stages = {Stage.GUARD: guarded_stream, Stage.OPEN_STREAM: open_streams.opened(listener)}
+        self.ServerReflectionInfo = assemble(stages, self._stream)
         self._contract = aio.ReflectionServicer(_DESCRIBED_SERVICES)
-
-    async def ServerReflectionInfo(self, request_iterator: Any, context: grpc.aio.ServicerContext) -> None:
-        await guard_stream(self._stream, request_iterator, context)
 
     async def _stream(self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext) -> None:
         caller = caller_of(context, self._listener)
-        with self._open_streams.one(caller):
-            await self._streams.run(self._answer(requests, context, caller), f"reflection/{caller.request_id}")
+        await self._streams.run(self._answer(requests, context, caller), f"reflection/{caller.request_id}")
 
     async def _answer(self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext, caller: Caller) -> None:
         async for response in self._contract.ServerReflectionInfo(self._allowed(requests, caller), context):

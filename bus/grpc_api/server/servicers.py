@@ -140,7 +140,7 @@ class BusServicer:
         self.FetchOnce = assemble(self._stages(CALLS["FetchOnce"]), handlers.fetch.once)
         own_stages = {Stage.HOLD_MEMORY: within(handlers.produce.held), Stage.PACE: before(handlers.produce.pace)}
         self.ProduceOnce = assemble(self._stages(CALLS["ProduceOnce"]) | own_stages, handlers.produce.once)
-        opened = {Stage.OPEN_STREAM: within(self._opened)}
+        opened = {Stage.OPEN_STREAM: self._open_streams.opened(listener)}
         self.MaintainLog = assemble(self._stages(CALLS["MaintainLog"]) | opened, self._maintain)
         # The stages of each request of a stream are in its handler: `read_in_turn`.
         guard_and_open: dict[Stage, Wrap] = {Stage.GUARD: guarded_stream, **opened}
@@ -184,11 +184,6 @@ class BusServicer:
     def _held(self, request: Any, context: ServicerContext) -> Iterator[Sequence[Any]]:
         with hold_request(self._control_memory, request, context.peer()) as held:
             yield held, context
-
-    @contextlib.contextmanager
-    def _opened(self, request: Any, context: ServicerContext) -> Iterator[Sequence[Any]]:
-        with self._open_streams.one(caller_of(context, self._listener)):
-            yield request, context
 
     @contextlib.contextmanager
     def _audited(self, call: Call, request: Any, context: ServicerContext) -> Iterator[Sequence[Any]]:

@@ -9,7 +9,7 @@ import pytest
 
 from bus.broker_api.requests import ANONYMOUS, Caller, InvalidArgument
 from bus.grpc_api.server.conversions import caller_of
-from bus.grpc_api.server.guards import guard
+from bus.grpc_api.server.guards import guarded
 from bus.runtime.logs import request_id
 
 CONTEXT: Any = SimpleNamespace(
@@ -18,11 +18,11 @@ CONTEXT: Any = SimpleNamespace(
 
 
 def test_caller_has_the_request_id_under_which_its_guard_logs() -> None:
-    async def handle(_: object) -> tuple[Caller, str]:
+    async def handle(_: object, __: object) -> tuple[Caller, str]:
         return caller_of(CONTEXT, "CLIENTS"), request_id.get()
 
     def run() -> tuple[Caller, str]:
-        return asyncio.run(guard(handle, object(), CONTEXT))
+        return asyncio.run(guarded(handle)(object(), CONTEXT))
 
     caller, logged = contextvars.copy_context().run(run)
     assert logged

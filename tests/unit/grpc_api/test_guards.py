@@ -17,8 +17,8 @@ from grpc._cython import cygrpc
 
 from bus.broker_api.requests import RequestMemory
 from bus.grpc_api.server.guards import (
-    guard_answers,
-    guard_stream,
+    guarded,
+    guarded_stream,
     hold_requests,
     of_one_request,
     quiet_departures,
@@ -47,19 +47,19 @@ async def no_requests() -> AsyncIterator[Any]:
         yield request
 
 
-def guarded(error: Exception) -> Context:
+def ended_by(error: Exception) -> Context:
     async def handle(requests: AsyncIterator[Any], context: Any) -> None:
         raise error
 
     context = Context()
-    asyncio.run(guard_stream(handle, no_requests(), context))  # type: ignore[arg-type]
+    asyncio.run(guarded_stream(handle)(no_requests(), context))
     return context
 
 
 def test_client_that_left_while_its_answer_was_written_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with pytest.raises(asyncio.CancelledError):
-        guarded(grpc.aio.InternalError("Failed grpc_call_start_batch"))
+        ended_by(grpc.aio.InternalError("Failed grpc_call_start_batch"))
     assert not caplog.records
 
 
@@ -91,7 +91,7 @@ def test_error_that_nothing_foresaw_is_in_the_log_and_ends_the_call_with_interna
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with pytest.raises(grpc.aio.AbortError):
-        guarded(RuntimeError("a bug"))
+        ended_by(RuntimeError("a bug"))
     (record,) = caplog.records
     assert record.exc_info is not None
     assert "a bug" in str(record.exc_info[1])
@@ -105,7 +105,7 @@ def test_each_request_is_in_the_log_at_debug(caplog: pytest.LogCaptureFixture) -
         assert [request async for request in taken] == [pb.MetadataRequest()]
 
     caplog.set_level(logging.DEBUG, logger="bus.grpc_api")
-    asyncio.run(guard_stream(handle, requests(), Context()))  # type: ignore[arg-type]
+    asyncio.run(guarded_stream(handle)(requests(), Context()))
     assert [record.getMessage() for record in caplog.records] == ["MetadataRequest from ipv4:127.0.0.1:1"]
 
 
@@ -129,7 +129,7 @@ def test_a_call_of_many_answers_ends_with_the_login_that_it_was_begun_by(is_answ
     left: list[str] = []
     context, login = Context(), Login()
 
-    async def handle(_: pb.MaintainLogRequest) -> AsyncGenerator[int, None]:
+    async def handle(_: pb.MaintainLogRequest, __: Any) -> AsyncGenerator[int, None]:
         try:
             yield 1
             left.append("answered")
@@ -140,9 +140,8 @@ def test_a_call_of_many_answers_ends_with_the_login_that_it_was_begun_by(is_answ
     async def answers() -> list[int]:
         stream_login.set(login)
         found: list[int] = []
-        guarded = guard_answers(handle, pb.MaintainLogRequest(), context)  # type: ignore[arg-type]
         with contextlib.suppress(grpc.aio.AbortError):
-            async for answer in guarded:
+            async for answer in guarded(handle)(pb.MaintainLogRequest(), context):
                 found.append(answer)
                 if is_answering:  # the answer is being written
                     login.end()
@@ -258,7 +257,7 @@ def test_a_request_is_kept_by_nothing_when_its_call_has_ended(is_stream: bool) -
         requests: Any = Requests(request, Request())
         del request
         if is_stream:
-            await guard_stream(refuse, requests, Context())  # type: ignore[arg-type]
+            await guarded_stream(refuse)(requests, Context())
         else:
             await read_only_one(requests)
         del requests
@@ -288,7 +287,7 @@ def test_a_stream_ends_as_its_handler_does_though_a_task_still_reads_it(error: B
 
     async def play() -> None:
         with contextlib.nullcontext() if error is None else pytest.raises(asyncio.CancelledError):
-            await guard_stream(handle, never(), Context())  # type: ignore[arg-type]
+            await guarded_stream(handle)(never(), Context())
 
     asyncio.run(play())
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2
 
+from bus.grpc_api.server.guards import OpenStreams
 from bus.grpc_api.server.health import ReflectionServicer
 from bus.grpc_api.server.request_limits import UnreadableRequest
 from bus.model import PLAINTEXT
@@ -23,7 +24,7 @@ async def one_request() -> AsyncIterator[Any]:
 
 
 def allowed_requests(bench: ApiBench) -> Any:
-    return ReflectionServicer(bench.api, UNUSED, UNUSED, PLAINTEXT)._allowed(one_request(), ALICE)
+    return ReflectionServicer(bench.api, UNUSED, OpenStreams(1), PLAINTEXT)._allowed(one_request(), ALICE)
 
 
 def test_a_refused_request_takes_no_memory_any_more() -> None:
