@@ -13,7 +13,7 @@ import contextlib
 import inspect
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Hashable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -178,17 +178,19 @@ _NO_ROOM = Unreadable(
 
 
 @contextlib.contextmanager
-def hold_request(memory: RequestMemory, request: Any, client: Hashable) -> Iterator[Any]:
-    """The request, or what stands for it if the client has as many waiting as it may."""
+def hold_request(memory: RequestMemory, request: Any, context: grpc.aio.ServicerContext) -> Iterator[Sequence[Any]]:
+    """The stage HOLD_MEMORY of a call of one request. In place of the request is what stands for it if the client has
+    as many waiting as it may."""
     if isinstance(request, Unreadable):
-        yield request
+        yield request, context
         return
+    client = context.peer()
     if not memory.has_room(client):
-        yield _NO_ROOM
+        yield _NO_ROOM, context
         return
     held = memory.hold(client, request.ByteSize())
     try:
-        yield request
+        yield request, context
     finally:
         held.drop()
 

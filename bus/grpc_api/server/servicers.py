@@ -168,7 +168,7 @@ class BusServicer:
     def _stages(self, call: Call, *, is_paced: bool = True) -> dict[Stage, Wrap]:
         """No quota is about the calls between brokers."""
         stages: dict[Stage, Wrap] = {
-            Stage.HOLD_MEMORY: within(self._held),
+            Stage.HOLD_MEMORY: within(functools.partial(hold_request, self._control_memory)),
             Stage.GUARD: guarded,
             Stage.AUDIT: within(functools.partial(self._audited, call)),
         }
@@ -179,11 +179,6 @@ class BusServicer:
     def of_broker(self, call: Call, handle: Handle) -> Handle:
         """The method of a call that brokers make."""
         return self._method(call, handle, is_paced=False)
-
-    @contextlib.contextmanager
-    def _held(self, request: Any, context: ServicerContext) -> Iterator[Sequence[Any]]:
-        with hold_request(self._control_memory, request, context.peer()) as held:
-            yield held, context
 
     @contextlib.contextmanager
     def _audited(self, call: Call, request: Any, context: ServicerContext) -> Iterator[Sequence[Any]]:
