@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from bus.addresses import format_address
 from bus.client.connection.retrying import monotonic_ms
 from bus.client_texts import one_line
 from bus.errors import BusError, ErrorCode
-from bus.grpc_api.value_messages import refused_with
+from bus.grpc_api.v1 import bus_pb2 as pb
+from bus.grpc_api.value_messages import Mapper, refused_with
 from bus.platform.reentry import OwnLock
 
 
@@ -27,6 +29,9 @@ class PartitionLeader:
     leader_epoch: int
     error_code: int
     error_message: str
+
+
+_LEADER = Mapper(PartitionLeader, pb.PartitionMetadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,19 +185,5 @@ class MetadataCache:
 
 
 def _topic_info(topic: Any) -> TopicInfo:
-    partitions = sorted(topic.partitions, key=lambda partition: partition.partition)
-    return TopicInfo(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partitions=tuple(
-            PartitionLeader(
-                partition=partition.partition,
-                leader_id=partition.leader_id,
-                leader_epoch=partition.leader_epoch,
-                error_code=partition.error_code,
-                error_message=partition.error_message,
-            )
-            for partition in partitions
-        ),
-        fetched_at_ms=monotonic_ms(),
-    )
+    leaders = sorted(map(_LEADER.decode, topic.partitions), key=attrgetter("partition"))
+    return TopicInfo(topic.name, topic.topic_id, tuple(leaders), fetched_at_ms=monotonic_ms())
