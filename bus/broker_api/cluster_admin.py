@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bus.broker_api.authorization import OF_CLUSTER, Access
+from bus.broker_api.requests import info_at
 from bus.cluster_metadata.broker_decisions import BrokerIdentity, RegisterBroker
 from bus.cluster_metadata.cluster_decisions import RaiseLeaderEpoch
 from bus.cluster_metadata.cluster_state import BUS_VERSION, LEVEL_MAX, LEVEL_MIN, Broker, replica_state
@@ -168,11 +169,11 @@ class ClusterAdminApi:
 
 
 def _describe(broker: Broker, listener: str, leader_count: int, replica_count: int) -> BrokerDescription:
-    endpoint = broker.endpoint.at(listener) or BrokerEndpoint(broker.broker_id, "", 0)
+    address = info_at(listener, broker.endpoint)
     return BrokerDescription(
         broker_id=broker.broker_id,
-        host=endpoint.host,
-        port=endpoint.port,
+        host=address.host,
+        port=address.port,
         rack=broker.rack or None,
         is_fenced=broker.is_fenced,
         broker_epoch=broker.broker_epoch,

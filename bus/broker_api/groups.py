@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bus.broker_api.authorization import Access
-from bus.broker_api.requests import InvalidArgument, Items
+from bus.broker_api.requests import InvalidArgument, Items, info_at
 from bus.client_texts import shown
 from bus.cluster_metadata.cluster_state import ClusterState
 from bus.consumer_groups import requests as rq
@@ -233,8 +233,7 @@ class GroupApi:
         """Describe each group, with the coordinator's address for clients of the listener. Raises `InvalidArgument` for
         too many groups, as `delete_groups` does."""
         require_count(len(group_ids), GROUPS_MAX, "groups")
-        own = self._cluster.endpoint.at(listener) or BrokerEndpoint(self._cluster.endpoint.broker_id, "", 0)
-        coordinator, share = BrokerInfo(own.broker_id, own.host, own.port), self._shares.begin()
+        coordinator, share = info_at(listener, self._cluster.endpoint), self._shares.begin()
         answers: list[GroupWithOperations | Refused] = []
         for found in await access.answer_items(group_ids, str, self._describe_groups):
             if share.is_used_up:

@@ -1,5 +1,5 @@
 """Requests of all kinds: who asks, items that are counted before they are looked at, what ends a request without an
-answer, and the memory that it takes."""
+answer, the memory that it takes, and how its answer names a broker."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from bus.cluster_metadata.cluster_state import ClusterState
+from bus.descriptions import BrokerInfo
 from bus.errors import ErrorCode, Refused
 from bus.model import PLAINTEXT, BrokerEndpoint, TopicPartition
 from bus.runtime.tasks import LoopShare
@@ -87,6 +88,12 @@ def find_current_leader(state: ClusterState, partition: TopicPartition, result: 
     if leadership is None or leader is None or leader.is_fenced:
         return None
     return CurrentLeader(leader.endpoint, leadership.leader_epoch)
+
+
+def info_at(listener: str, broker: BrokerEndpoint) -> BrokerInfo:
+    """Describe the broker by its address for clients of the listener; if it has no such listener, without one."""
+    found = broker.at(listener)
+    return BrokerInfo(broker.broker_id, "", 0) if found is None else BrokerInfo(found.broker_id, found.host, found.port)
 
 
 async def gather_answers(

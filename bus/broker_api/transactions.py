@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 from bus.broker_api.authorization import OF_CLUSTER, Access
 from bus.broker_api.groups import GroupMember, PartitionOffset, find_partitions, outcomes_of, require_count
-from bus.broker_api.requests import Items, gather_answers
+from bus.broker_api.requests import Items, gather_answers, info_at
 from bus.cluster_metadata import producer_ids
 from bus.consumer_groups import requests as groups
 from bus.consumer_groups.bounds import PARTITIONS_MAX as GROUP_PARTITIONS_MAX
-from bus.descriptions import BrokerInfo, FencedProducer, ProducerState, TransactionDescription, TransactionListing
+from bus.descriptions import FencedProducer, ProducerState, TransactionDescription, TransactionListing
 from bus.errors import ErrorCode, Refused, StorageFault, show_names
 from bus.model import SEQUENCE_MODULUS, BrokerEndpoint, ProducerStamp, TopicPartition
 from bus.partition_log.appends import ACKS_NONE
@@ -369,10 +369,9 @@ class TransactionApi:
         return answer if isinstance(answer, Refused) else self._description(answer, number, listener)
 
     def _description(self, found: rq.DescribedTransaction, number: int, listener: str) -> TransactionDescription:
-        own = self.endpoint.at(listener) or BrokerEndpoint(self.endpoint.broker_id, "", 0)
         return TransactionDescription(
             transactional_id=found.transactional_id,
-            coordinator=BrokerInfo(own.broker_id, own.host, own.port),
+            coordinator=info_at(listener, self.endpoint),
             coordinator_partition=number,
             state=found.state,
             producer_id=found.producer_id,
