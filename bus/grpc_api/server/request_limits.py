@@ -76,6 +76,7 @@ class RequestReader(Generic[RequestT]):
             return Unreadable(grpc.StatusCode.INVALID_ARGUMENT, found)
 
 
+@functools.cache  # a call that is sent on is looked up each time
 def control_reader(request_class: Any) -> RequestReader[Any]:
     name = request_class.DESCRIPTOR.name
     bytes_max = CONTROL_BYTES_MAX + _ENVELOPE_BYTES_MAX * (name == "EnvelopeRequest")
